@@ -119,7 +119,7 @@ type parts struct {
 	compute       compute.Services
 	environments  *environment.Service
 	files         *dataset.BlobFiles // of datasets
-	datasets      *dataset.Service
+	datasets      dataset.Services
 	ingestion     *ingestion.Service
 	lineage       *openlineage.Service
 	features      feature.Services
@@ -131,7 +131,7 @@ type parts struct {
 	checkpoints   *checkpoint.Service
 	sweeps        *sweep.Service
 	tuning        *tuning.Service
-	registry      *registry.Service
+	registry      registry.Services
 	serving       *serving.Service
 	gateways      *gateway.Service
 	remotes       *remote.Runtime
@@ -337,7 +337,7 @@ func (a *App) openDatasets(ctx context.Context) error {
 	})
 	a.zones.Register("project", tenancy.Labels{Store: projectsql.Store{}})
 	a.zones.Register("dataset", dataset.Labels{Store: datasetsql.Store{}})
-	if err := a.datasets.Recover(ctx); err != nil {
+	if err := a.datasets.Maintenance.Recover(ctx); err != nil {
 		return fault.Wrap(err, "datasets")
 	}
 	return fault.Wrap(a.sameTables(ctx), "telling where open tables are")
@@ -355,7 +355,7 @@ func (a *App) sameTables(ctx context.Context) error {
 		return err
 	}
 	ctx = identity.With(ctx, identity.Loop("open tables"))
-	if err := eachProject(ctx, a.projects.List, a.datasets.Relocate); err != nil {
+	if err := eachProject(ctx, a.projects.List, a.datasets.Maintenance.Relocate); err != nil {
 		return err
 	}
 	// Last: whoever is interrupted before does it again.
@@ -436,7 +436,7 @@ func (a *App) openTracking(context.Context) error {
 }
 
 func (a *App) openTraining(ctx context.Context) error {
-	if err := a.registry.Recover(ctx); err != nil {
+	if err := a.registry.Maintenance.Recover(ctx); err != nil {
 		return fault.Wrap(err, "registry")
 	}
 	dir := filepath.Join(a.cfg.Data, "training")
@@ -449,18 +449,18 @@ func (a *App) openTraining(ctx context.Context) error {
 	})
 	a.group.Add(lifecycle.Service{Name: "checkpoints", Start: a.checkpoints.Start, Stop: stopper(a.checkpoints.Stop)})
 	growAfter, _ := time.ParseDuration(a.cfg.Jobs.GrowAfter) // validated
-	data := jobs.Data{Datasets: a.datasets, Registry: a.registry, Authorizer: a.authorizer, Guard: a.guard}
+	data := jobs.Data{Datasets: a.datasets, Registry: a.registry.Files, Authorizer: a.authorizer, Guard: a.guard}
 	a.training = training.New(training.Config{
 		DB: a.db, Store: trainingsql.Store{}, Authorizer: a.authorizer, Journal: a.journal, Compute: a.workloads(),
-		Environments: a.environments, Data: data, Tables: jobs.Tables{Data: data, Dir: a.cfg.tablesDir()}, Runs: jobs.Runs{Tracking: a.tracking, Features: a.features.OfflineReads, Registry: a.registry},
+		Environments: a.environments, Data: data, Tables: jobs.Tables{Data: data, Dir: a.cfg.tablesDir()}, Runs: jobs.Runs{Tracking: a.tracking, Features: a.features.OfflineReads, Registry: a.registry.Versions},
 		Models: jobs.Models{Tracking: a.tracking, Registry: a.registry}, Rows: jobs.Rows{Datasets: a.datasets, Files: files.Driver{}}, Tokens: jobs.Tokens{Accounts: a.accounts}, Secrets: a.secrets, Sources: training.BlobSources{Store: a.blobs}, Checkpoints: a.checkpoints, LogFiles: jobs.LogFiles{Tracking: a.tracking},
 		Dir: dir, Network: a.cfg.Jobs.Network, MaxAlive: a.cfg.Limits.QueuedJobs, GrowAfter: growAfter, Sizes: scheduler.Policy(a.cfg.Scheduler.Policy) == scheduler.Goodput, Isolation: scheduler.Isolation(a.cfg.Isolation), Log: a.log,
 		Worker: a.cfg.workerPath(), Measure: a.measure, MaxOutput: bytes(a.cfg.Jobs.Disk.Output), Room: a.storeRoom(),
 		Keep: kept(a.cfg.Retention.Jobs), Traces: jobTraces{a.tracking, a.compute.Records},
 		MostDisk: resource.Bytes(bytes(a.cfg.Jobs.Disk.Project)), MostFiles: a.cfg.Jobs.Disk.ProjectFiles,
 	})
-	a.optimize = optimize.New(optimize.Config{Submission: a.training.Submission, Jobs: a.training.Jobs, Environments: a.environments, Models: deployments.RunnableModels{Service: a.registry}, Artifacts: jobs.Artifacts{Tracking: a.tracking}})
-	a.scores = score.New(score.Config{Jobs: a.training.Submission, Environments: a.environments, Deployments: lateStable{a}, Models: deployments.RunnableModels{Service: a.registry}})
+	a.optimize = optimize.New(optimize.Config{Submission: a.training.Submission, Jobs: a.training.Jobs, Environments: a.environments, Models: deployments.RunnableModels{Models: a.registry.Models, Files: a.registry.Files}, Artifacts: jobs.Artifacts{Tracking: a.tracking}})
+	a.scores = score.New(score.Config{Jobs: a.training.Submission, Environments: a.environments, Deployments: lateStable{a}, Models: deployments.RunnableModels{Models: a.registry.Models, Files: a.registry.Files}})
 	a.secrets.Register(a.training.Records.SecretUsers)
 	a.compute.Scheduling.RegisterOwner(compute.JobAttempt, a.training.Execution)
 	a.compute.Scheduling.RegisterOwner(compute.Build, a.environments)
@@ -535,7 +535,7 @@ func (a *App) startServing(c serving.Config) error {
 	loader := &lifecycle.Loop{Name: "model loader", Every: 30 * time.Second, Run: a.serving.RunOnce, Logger: a.log}
 	a.group.Add(loader.Service())
 	if a.environments != nil {
-		a.environments.Hold(deployments.HeldEnvironments(a.serving, a.registry, a.environments, runtimes.python.Environments))
+		a.environments.Hold(deployments.HeldEnvironments(a.serving, a.registry.Versions, a.environments, runtimes.python.Environments))
 		// What waits for an environment is loaded when it is there.
 		a.group.Add(event.Subscribe(a.db, event.Config{
 			Name: "models of environments", Names: []string{environment.EnvironmentReady}, Logger: a.log,

@@ -23,7 +23,7 @@ func (a *App) openErasures(ctx context.Context) error {
 		Canonical: a.erasure.Canonical, Where: a.erasure.Where, Trained: a.erasure.Trained, Beyond: a.erasure.Unsearched,
 	})
 	*a.erasure = erasure.Service{
-		DB: a.db, Datasets: a.datasets, Ingestion: a.ingestion, Features: a.features, Predictions: a.predictions, Registry: a.registry, Training: a.training.Records,
+		DB: a.db, Datasets: a.datasets, Ingestion: a.ingestion, Features: a.features, Predictions: a.predictions, Registry: a.registry.Erasure, Training: a.training.Records,
 		Checkpoints: a.checkpoints, Tracking: a.tracking, Monitoring: a.monitoring, Backups: a.cfg.Backup.Dir, Erasures: a.erasures, Log: a.log,
 	}
 	a.erasures.Register(a.erasure.Participants()...)

@@ -159,9 +159,9 @@ func (a *App) housekeeping(ctx context.Context) error {
 		pruning := lifecycle.NewPass(time.Now) // of runs and source archives, of all projects
 		return errors.Join(trimmed, eachProject(ctx, a.projects.List, func(ctx context.Context, p project.Name) error {
 			_, runs := a.tracking.Sweep(ctx, p, blob.Unrecorded)
-			_, models := a.registry.Sweep(ctx, p)
-			_, versions := a.datasets.Expire(ctx, p)
-			_, tables := a.datasets.Sweep(ctx, p)
+			_, models := a.registry.Maintenance.Sweep(ctx, p)
+			_, versions := a.datasets.Maintenance.Expire(ctx, p)
+			_, tables := a.datasets.Tables.Sweep(ctx, p)
 			_, sources := a.training.SourceArchives.SweepSources(ctx, p, pruning)
 			return errors.Join(a.pruneRuns(ctx, p, pruning), sources, runs, models, versions, tables, a.checkpoints.CollectProject(ctx, p))
 		}))
@@ -170,7 +170,7 @@ func (a *App) housekeeping(ctx context.Context) error {
 	a.group.Add((&lifecycle.Loop{Name: "dataset-freshness", Every: time.Minute, Timeout: time.Minute, Logger: a.log, Run: func(ctx context.Context) error {
 		ctx = identity.With(ctx, identity.Loop("dataset-freshness"))
 		return eachProject(ctx, a.projects.List, func(ctx context.Context, p project.Name) error {
-			_, err := a.datasets.PublishStale(ctx, p)
+			_, err := a.datasets.Maintenance.PublishStale(ctx, p)
 			return err
 		})
 	}}).Service())

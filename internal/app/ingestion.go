@@ -37,7 +37,7 @@ func (a *App) openIngestion(context.Context) error {
 	a.ingestion = ingestion.New(ingestion.Config{
 		DB: a.db, Store: ingestionsql.Store{}, Authorizer: a.authorizer, Datasets: a.datasets, Files: a.files,
 		Secrets: a.secrets, Ring: a.keys, Drivers: sourceDrivers(a.launcher()), Access: source.Access{Hosts: a.cfg.Sources.Hosts, Files: a.cfg.Sources.Files}, Zones: a.zones, Log: a.log,
-		Parser:    ingestion.ParserOf(a.datasets),
+		Parser:    ingestion.ParserOf(a.datasets.Writes),
 		ChunkRows: int64(a.cfg.Sources.ChunkRows),
 	})
 	a.secrets.Register(a.ingestion.SecretUsers)

@@ -54,9 +54,9 @@ func (a *App) openMonitoring(context.Context) error {
 		DB: a.db, Store: monitoringsql.Store{}, Authz: a.authorizer, Journal: a.journal, Sealer: a.keys,
 		Predictions: a.predictions, Labels: a.labels, Alerts: a.alerts,
 		Deployments: a.watched(), Log: a.log,
-		Sources: watch.Baselines{Serving: a.serving, Registry: a.registry, Datasets: a.datasets, Features: a.features.OfflineReads},
+		Sources: watch.Baselines{Serving: a.serving, Registry: a.registry.Versions, Datasets: a.datasets, Features: a.features.OfflineReads},
 		Classifiers: watch.Classifiers{
-			Serving: a.serving, Features: a.features.OnlineReads, Datasets: a.datasets, Registry: a.registry, Environments: a.environments, Submission: a.training.Submission, Jobs: a.training.Jobs,
+			Serving: a.serving, Features: a.features.OnlineReads, Datasets: a.datasets, Registry: a.registry.Versions, Environments: a.environments, Submission: a.training.Submission, Jobs: a.training.Jobs,
 			Tracking: a.tracking, Authorizer: a.authorizer,
 		},
 		Keep: kept(a.cfg.Retention.Windows),

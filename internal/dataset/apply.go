@@ -34,7 +34,7 @@ type ApplyRequest struct {
 // to keep fewer versions, and dataset.query on what new expectations read. Errors:
 // fault.Invalid; fault.Conflict for another revision; fault.PermissionDenied for a wider
 // residency while there are versions.
-func (s *Service) Apply(ctx context.Context, r ApplyRequest) (Dataset, project.Change, error) {
+func (s *Definitions) Apply(ctx context.Context, r ApplyRequest) (Dataset, project.Change, error) {
 	was, err := s.allowed(ctx, ActionImport, r.Project, r.Name)
 	if err != nil && !fault.Is(err, fault.NotFound) {
 		return Dataset{}, "", err
@@ -96,7 +96,7 @@ func (s *Service) Apply(ctx context.Context, r ApplyRequest) (Dataset, project.C
 }
 
 // plan is what the dataset becomes.
-func (s *Service) plan(ctx context.Context, tx *store.Tx, r ApplyRequest, def Defaults) (Dataset, project.Change, error) {
+func (s *core) plan(ctx context.Context, tx *store.Tx, r ApplyRequest, def Defaults) (Dataset, project.Change, error) {
 	now := s.cfg.Now().UTC()
 	d, err := s.cfg.Store.Dataset(ctx, tx, r.Project, r.Name)
 	missing := fault.Is(err, fault.NotFound)

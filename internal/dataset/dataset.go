@@ -5,23 +5,24 @@
 // # Map
 //
 //   - dataset.go: Spec, Dataset, Version, Ref and what they must satisfy.
-//   - Service is the only way in. Apply declares (apply.go), Import reads a file
-//     (import.go), Create keeps derived data (derive.go), which Derive makes of
-//     other datasets as the manifest says (transform.go), Open, Preview and
-//     Export read (read.go), Query runs SQL (query.go), Graph follows the
-//     lineage (lineage.go), Delete removes (delete.go), Redact takes the rows
-//     of a person out of all versions (erase.go), Recover cleans up after
-//     a crash (recover.go). labels.go lends labels to the service of residency.
+//   - service.go: Services, the only way in, over one shared core. Definitions declares, lists
+//     and deletes (definitions.go, apply.go, find.go, delete.go); Writes imports a file, takes
+//     rows and keeps derived data (import.go, ingest.go, derive.go); Transforms makes datasets of
+//     others as the manifest says (transform.go); Reads opens, previews, exports and runs SQL
+//     (read.go, shard.go, profile.go, query.go); Tables shows open datasets to other engines
+//     (tables.go, external.go); LineageReads follows the lineage (lineage.go); Erasure takes the
+//     rows of a person out of all versions (erase.go, tombstone.go); Maintenance recovers after a
+//     crash, expires, moves and reports (maintenance.go, expire.go, relocate.go, freshness.go).
+//     labels.go lends labels to the service of residency.
 //   - write.go is the one path by which a version comes to be; digest.go,
 //     statistics.go and expectation.go look at the rows as they pass, and
 //     quarantine.go keeps those that expectations left out. references.go, freshness.go and
 //     drift.go judge what no single row tells; profile.go keeps sketches of the columns.
 //   - shard.go: which rows of a version are read. jobinputs.go: what a job could read, which
 //     its outputs are derived from. sealedstatistics.go seals statistics and verdicts.
-//   - catalog.go and external.go are open datasets as tables of other engines.
 //   - child/ is the pipe to the processes that parse users' files and run SQL;
 //     parser/ and sqlworker/ are those processes; table/ is Parquet and Iceberg;
-//     datasetsql/ keeps the rows, datasettest/ builds a service for tests.
+//     datasetsql/ keeps the rows, datasettest/ builds the services for tests.
 //
 // # Guarantees
 //

@@ -20,7 +20,7 @@ import (
 // that something cites, a tombstone too (see Tombstone). Needs dataset.delete. Errors:
 // as deletion.Request.Allow, while something cites it. The rows cannot be read from the moment it returns; files that
 // could not be removed at once are removed at the next start.
-func (s *Service) Delete(ctx context.Context, p project.Name, ref Ref, request deletion.Request) error {
+func (s *Definitions) Delete(ctx context.Context, p project.Name, ref Ref, request deletion.Request) error {
 	d, err := s.allowed(ctx, ActionDelete, p, ref.Name)
 	if err != nil {
 		return err
@@ -57,7 +57,7 @@ func (s *Service) Delete(ctx context.Context, p project.Name, ref Ref, request d
 }
 
 // discardForeign removes what clients of a table wrote and did not commit.
-func (s *Service) discardForeign(ctx context.Context, d Dataset) {
+func (s *Definitions) discardForeign(ctx context.Context, d Dataset) {
 	_, err := s.cfg.Files.Sweep(ctx, location(d)+"/", s.cfg.Now().Add(time.Hour), func(key string) bool { return !(&foreign{d: d}).ours(key) })
 	if err != nil {
 		s.cfg.Log.WarnContext(ctx, "files that clients wrote to a deleted table remain", slog.String("dataset", d.Name), slog.Any("error", err))
@@ -65,7 +65,7 @@ func (s *Service) discardForeign(ctx context.Context, d Dataset) {
 }
 
 // deleteOne removes a version; done is false when the dataset changed meanwhile.
-func (s *Service) deleteOne(ctx context.Context, was Dataset, number int64, g grave) (out []Staging, done bool, err error) {
+func (s *Definitions) deleteOne(ctx context.Context, was Dataset, number int64, g grave) (out []Staging, done bool, err error) {
 	return s.deleteSome(ctx, was, g, func(ctx context.Context, tx *store.Tx, d Dataset) ([]Version, error) {
 		v, err := s.resolve(ctx, tx, d, number)
 		if err != nil || v.State == Deleted {
@@ -78,7 +78,7 @@ func (s *Service) deleteOne(ctx context.Context, was Dataset, number int64, g gr
 // deleteSome removes the versions that pick gives, which is asked again in the
 // transaction that removes them; done is false when the dataset or the answer
 // changed meanwhile.
-func (s *Service) deleteSome(ctx context.Context, was Dataset, how grave, pick func(ctx context.Context, tx *store.Tx, d Dataset) ([]Version, error)) (out []Staging, done bool, err error) {
+func (s *core) deleteSome(ctx context.Context, was Dataset, how grave, pick func(ctx context.Context, tx *store.Tx, d Dataset) ([]Version, error)) (out []Staging, done bool, err error) {
 	var d Dataset
 	var gone, accepted []Version
 	if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
@@ -146,7 +146,7 @@ func (s *Service) deleteSome(ctx context.Context, was Dataset, how grave, pick f
 }
 
 // deleteAll removes a dataset with its versions.
-func (s *Service) deleteAll(ctx context.Context, was Dataset, how grave) (out []Staging, done bool, err error) {
+func (s *core) deleteAll(ctx context.Context, was Dataset, how grave) (out []Staging, done bool, err error) {
 	err = s.cfg.DB.Update(ctx, string(was.Project), func(ctx context.Context, tx *store.Tx) error {
 		out, done = nil, false
 		d, err := s.live(ctx, tx, was.Project, was.Name)
@@ -190,7 +190,7 @@ func (s *Service) deleteAll(ctx context.Context, was Dataset, how grave) (out []
 }
 
 // bury makes a version a gravestone and puts its files on their way out.
-func (s *Service) bury(ctx context.Context, tx *store.Tx, v Version, how grave) (Staging, error) {
+func (s *core) bury(ctx context.Context, tx *store.Tx, v Version, how grave) (Staging, error) {
 	v.State, v.Reason, v.Files, v.Quarantine, v.SealedStatistics, v.Statistics, v.Expectations, v.ManifestList, v.Bytes = Deleted, "", nil, nil, nil, nil, nil, "", 0
 	v.DeletedAt, v.DeletedBy = s.cfg.Now().UTC(), createdBy(identity.From(ctx))
 	if t, ok := how.tombs[v.ID]; ok {

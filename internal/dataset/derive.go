@@ -58,7 +58,7 @@ const (
 // fault.PermissionDenied naming the parents when no zone may hold the result;
 // fault.Conflict for a rejected parent, fault.Gone for a deleted one,
 // fault.Unavailable for one that a person was erased from while it was read.
-func (s *Service) Create(ctx context.Context, r CreateRequest) (Version, error) {
+func (s *Writes) Create(ctx context.Context, r CreateRequest) (Version, error) {
 	if len(r.Parents) > maxParents {
 		return Version{}, fault.New(fault.Invalid, "%d parents are over the limit of %d", len(r.Parents), maxParents)
 	}
@@ -70,7 +70,7 @@ func (s *Service) Create(ctx context.Context, r CreateRequest) (Version, error) 
 	}
 	d, err := s.allowed(ctx, ActionImport, r.Project, r.Name)
 	if fault.Is(err, fault.NotFound) {
-		if _, _, err = s.Apply(ctx, ApplyRequest{Project: r.Project, Name: r.Name, Spec: Spec{Description: r.Description}, asked: r.asked}); err == nil {
+		if _, _, err = s.definitions.Apply(ctx, ApplyRequest{Project: r.Project, Name: r.Name, Spec: Spec{Description: r.Description}, asked: r.asked}); err == nil {
 			d, err = s.load(ctx, r.Project, r.Name)
 		}
 	}
@@ -127,7 +127,7 @@ func (s *Service) Create(ctx context.Context, r CreateRequest) (Version, error) 
 }
 
 // parents resolves what a derivation could read.
-func (s *Service) parents(ctx context.Context, p project.Name, refs []Ref) ([]Version, error) {
+func (s *Writes) parents(ctx context.Context, p project.Name, refs []Ref) ([]Version, error) {
 	vs := make([]Version, 0, len(refs))
 	for _, ref := range refs {
 		v, err := s.find(ctx, ActionRead, p, ref)
@@ -204,7 +204,7 @@ func confine(d Dataset, def Defaults, orphan bool, label residency.Label, class 
 
 // notBelow holds a version that was made of nothing here to the class of the one before
 // it, unless two people have lowered what is declared of the dataset since.
-func (s *Service) notBelow(ctx context.Context, d Dataset, class Classification) (Classification, error) {
+func (s *core) notBelow(ctx context.Context, d Dataset, class Classification) (Classification, error) {
 	if d.Accepted <= d.Lowered {
 		return class, nil
 	}

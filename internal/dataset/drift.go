@@ -25,7 +25,7 @@ func (e Expectation) driftMethod() drift.Method {
 
 // judgeDrift judges the drift expectations by the sketches of the new version and of
 // the newest accepted one.
-func (s *Service) judgeDrift(ctx context.Context, w draft, c *checker, now columnSketches) error {
+func (s *core) judgeDrift(ctx context.Context, w draft, c *checker, now columnSketches) error {
 	var asked []*check
 	for _, k := range c.checks {
 		switch {
@@ -58,7 +58,7 @@ func (s *Service) judgeDrift(ctx context.Context, w draft, c *checker, now colum
 
 // lastAccepted is the newest accepted version and its sketches, read as the columns of the
 // checks would be; of none, nothing.
-func (s *Service) lastAccepted(ctx context.Context, w draft, asked []*check) (v Version, p columnSketches, err error) {
+func (s *core) lastAccepted(ctx context.Context, w draft, asked []*check) (v Version, p columnSketches, err error) {
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		d, err := s.live(ctx, tx, w.project, w.name)
 		if err != nil || d.Accepted == 0 {

@@ -66,10 +66,14 @@ func (p Person) columns(name string, spec Spec) (by []string, tell bool) {
 	return by, says || p.Read[name]
 }
 
+// Erasure finds and redacts the rows of persons. It checks no permission: privacy, its
+// caller, has done so.
+type Erasure struct{ *core }
+
 // Telling gives the columns that tell whose a row is, of each dataset of the project
 // of which that is known, in the order of p.Keys. What is made of these is found by
 // its lineage. It asks for no permission, as Persons.
-func (s *Service) Telling(ctx context.Context, p Person) (map[string][]string, error) {
+func (s *Erasure) Telling(ctx context.Context, p Person) (map[string][]string, error) {
 	all := map[string][]string{}
 	return all, s.eachDataset(ctx, p.Project, func(d Dataset) error {
 		if by, tell := p.columns(d.Name, d.Spec); tell && !p.nobodys(d.Spec) {
@@ -91,7 +95,7 @@ type Searched struct {
 
 // Persons searches for a person. It requires no permission, because an eraser may lack read
 // access. Classified reads are journaled.
-func (s *Service) Persons(ctx context.Context, p Person) (found Searched, err error) {
+func (s *Erasure) Persons(ctx context.Context, p Person) (found Searched, err error) {
 	err = s.eachHeld(ctx, p, func(h Held, _ tells) error {
 		found.Held = append(found.Held, h)
 		return nil
@@ -129,7 +133,7 @@ func (t tells) names() (all []string) {
 // done is called for each when its files are gone; nothing of it but its gravestone is
 // in the database's files when Redact returns. It may be called again after a
 // crash, and does then what is left.
-func (s *Service) Redact(ctx context.Context, p Person, done func(Held) error) error {
+func (s *Erasure) Redact(ctx context.Context, p Person, done func(Held) error) error {
 	if err := s.cleanBuried(ctx, p.Project); err != nil {
 		return err
 	}
@@ -163,7 +167,7 @@ func (s *Service) Redact(ctx context.Context, p Person, done func(Held) error) e
 
 // redactedBefore tells of the versions that this erasure replaced before a crash
 // came, perhaps, between that and telling.
-func (s *Service) redactedBefore(ctx context.Context, p Person, done func(Held) error) error {
+func (s *Erasure) redactedBefore(ctx context.Context, p Person, done func(Held) error) error {
 	return s.eachDataset(ctx, p.Project, func(d Dataset) error {
 		return s.eachVersion(ctx, d, func(v Version) error {
 			if v.RedactedBy == 0 {
@@ -186,8 +190,8 @@ func (s *Service) redactedBefore(ctx context.Context, p Person, done func(Held) 
 
 // eachHeld visits the versions that have rows of the person, each dataset's oldest
 // first, with the columns that tell.
-func (s *Service) eachHeld(ctx context.Context, p Person, visit func(h Held, by tells) error, unsearched func(Version, mapped)) error {
-	m := mapper{s: s, p: p, known: map[VersionID]mapped{}, specs: map[ID]Spec{}}
+func (s *Erasure) eachHeld(ctx context.Context, p Person, visit func(h Held, by tells) error, unsearched func(Version, mapped)) error {
+	m := mapper{s: s.core, p: p, known: map[VersionID]mapped{}, specs: map[ID]Spec{}}
 	return s.eachDataset(ctx, p.Project, func(d Dataset) error {
 		return s.eachVersion(ctx, d, func(v Version) error {
 			if v.State == Deleted {
@@ -216,7 +220,7 @@ func (s *Service) eachHeld(ctx context.Context, p Person, visit func(h Held, by 
 }
 
 // eachDataset visits a project's datasets.
-func (s *Service) eachDataset(ctx context.Context, p project.Name, visit func(Dataset) error) error {
+func (s *core) eachDataset(ctx context.Context, p project.Name, visit func(Dataset) error) error {
 	for after := ""; ; {
 		var ds []Dataset
 		err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
@@ -239,7 +243,7 @@ func (s *Service) eachDataset(ctx context.Context, p project.Name, visit func(Da
 }
 
 // eachVersion visits a dataset's versions, oldest first.
-func (s *Service) eachVersion(ctx context.Context, d Dataset, visit func(Version) error) error {
+func (s *Erasure) eachVersion(ctx context.Context, d Dataset, visit func(Version) error) error {
 	var all []Version
 	for below := int64(0); ; {
 		var vs []Version
@@ -276,7 +280,7 @@ type mapped struct {
 
 // mapper finds that out, once for each version.
 type mapper struct {
-	s     *Service
+	s     *core
 	p     Person
 	known map[VersionID]mapped
 	specs map[ID]Spec
@@ -376,7 +380,7 @@ func (c Columns) renamed(parent string, was []string) tells {
 }
 
 // countRows counts the person's rows of a version, those in quarantine too.
-func (s *Service) countRows(ctx context.Context, p Person, v Version, by tells) (n int64, err error) {
+func (s *Erasure) countRows(ctx context.Context, p Person, v Version, by tells) (n int64, err error) {
 	for _, aside := range []bool{false, true} {
 		rows, err := s.openHeld(ctx, p, v, by.names(), aside)
 		if err != nil {
@@ -414,7 +418,7 @@ func (p Person) count(ctx context.Context, rows *Reader, by tells) (n int64, err
 
 // openHeld reads a version, also a rejected one, behind the residency door and the
 // journal; aside its quarantine, nil without one.
-func (s *Service) openHeld(ctx context.Context, p Person, v Version, columns []string, aside bool) (*Reader, error) {
+func (s *core) openHeld(ctx context.Context, p Person, v Version, columns []string, aside bool) (*Reader, error) {
 	r := OpenRequest{Project: v.Project, Ref: v.Ref(), Columns: columns, Purpose: p.Purpose, aside: aside}
 	if aside && v.Quarantined == 0 {
 		return nil, nil
@@ -466,7 +470,7 @@ func (t tells) keys(schema *arrow.Schema) func(rec arrow.RecordBatch, i int) [][
 
 // redact puts a version without the person's rows in the place of v. A rejected
 // version, which nothing uses, is removed.
-func (s *Service) redact(ctx context.Context, p Person, v Version, by tells) (Version, error) {
+func (s *Erasure) redact(ctx context.Context, p Person, v Version, by tells) (Version, error) {
 	if v.State == Rejected {
 		return Version{}, s.replaceBy(ctx, v, nil, nil)
 	}
@@ -507,7 +511,7 @@ func (s *Service) redact(ctx context.Context, p Person, v Version, by tells) (Ve
 
 // replace commits the version that stands for another one, and buries that, in one
 // transaction: there is never a moment with both, nor with none.
-func (s *Service) replace(ctx context.Context, w draft, v Version) (Version, error) {
+func (s *core) replace(ctx context.Context, w draft, v Version) (Version, error) {
 	v.Redacts, v.Order = w.redacts.Number, w.redacts.order()
 	return v, s.replaceBy(ctx, *w.redacts, &v, func(d Dataset, rest []Version) (metadata string, err error) {
 		if err := s.manifests(ctx, rest, &v); err != nil {
@@ -523,7 +527,7 @@ func (s *Service) replace(ctx context.Context, w draft, v Version) (Version, err
 
 // replaceBy buries a version, and inserts v in its place if there is one. Then its
 // files go.
-func (s *Service) replaceBy(ctx context.Context, old Version, v *Version, describe func(d Dataset, rest []Version) (metadata string, err error)) error {
+func (s *core) replaceBy(ctx context.Context, old Version, v *Version, describe func(d Dataset, rest []Version) (metadata string, err error)) error {
 	for range maxCommits {
 		var d Dataset
 		var rest []Version
@@ -590,7 +594,7 @@ func (s *Service) replaceBy(ctx context.Context, old Version, v *Version, descri
 }
 
 // cleanBuried removes the files of versions that are deleted and still have some.
-func (s *Service) cleanBuried(ctx context.Context, p project.Name) error {
+func (s *Erasure) cleanBuried(ctx context.Context, p project.Name) error {
 	var left []Staging
 	if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		all, err := s.cfg.Store.Stagings(ctx, tx, s.cfg.Instance, s.cfg.Now())
@@ -625,53 +629,11 @@ func (s *Service) cleanBuried(ctx context.Context, p project.Name) error {
 	return nil
 }
 
-// Standing follows redactions: the version that stands for one now.
-func (s *Service) Standing(ctx context.Context, p project.Name, ref Ref) (Ref, error) {
-	for ref.Number > 0 {
-		v, err := s.Version(ctx, p, ref)
-		if err != nil || v.State != Deleted || v.RedactedBy == 0 {
-			return ref, err
-		}
-		ref.Number = v.RedactedBy
-	}
-	return ref, nil
-}
-
-// StoodFor lists the versions that one stands for, through every redaction, the last
-// one first: what was made of these was made of its rows, and more.
-func (s *Service) StoodFor(ctx context.Context, p project.Name, ref Ref) (was []Ref, err error) {
-	for { // of a deleted dataset, too
-		v, err := s.Version(ctx, p, ref)
-		if err != nil || v.Redacts == 0 {
-			return was, err
-		}
-		ref.Number = v.Redacts
-		was = append(was, ref)
-	}
-}
-
-// StandIns lists the versions that have stood for one since, through every redaction,
-// the first one first. It asks for no permission, as Persons. Error: fault.NotFound.
-func (s *Service) StandIns(ctx context.Context, tx *store.Tx, p project.Name, ref Ref) (since []Ref, err error) {
-	d, err := s.cfg.Store.Dataset(ctx, tx, p, ref.Name) // deleted or not
-	if err != nil {
-		return nil, err
-	}
-	for {
-		v, err := s.cfg.Store.Version(ctx, tx, d.ID, ref.Number)
-		if err != nil || v.RedactedBy == 0 {
-			return since, err
-		}
-		ref.Number = v.RedactedBy
-		since = append(since, ref)
-	}
-}
-
 // unredacted refuses rows that were read of a version from which a person was erased
 // meanwhile: whoever had it open has the person's rows still. It is asked in the
 // transaction in which the rows become a version; an erasure that comes later finds
 // that one.
-func (s *Service) unredacted(ctx context.Context, tx *store.Tx, d Dataset, base int64, v Version) error {
+func (s *core) unredacted(ctx context.Context, tx *store.Tx, d Dataset, base int64, v Version) error {
 	from := make([]Version, 0, 1+len(v.Lineage.Parents))
 	if base > 0 {
 		b, err := s.cfg.Store.Version(ctx, tx, d.ID, base)
@@ -706,7 +668,7 @@ func (v Version) order() int64 {
 
 // present are the accepted versions of a dataset, newest first by number, of which its
 // table tells: so many as MetadataDepth says, those that stand for the newest.
-func (s *Service) present(ctx context.Context, tx *store.Tx, d ID) ([]Version, error) {
+func (s *core) present(ctx context.Context, tx *store.Tx, d ID) ([]Version, error) {
 	depth := s.limits.MetadataDepth
 	all, err := s.cfg.Store.Versions(ctx, tx, d, Accepted, 0, depth)
 	if err != nil || len(all) < depth || !slices.ContainsFunc(all, func(v Version) bool { return v.Redacts > 0 }) {

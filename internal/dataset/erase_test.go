@@ -57,7 +57,7 @@ func rowTexts(t *testing.T, h *datasettest.Harness, ref string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	table, _, err := h.Preview(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: r}, 1000)
+	table, _, err := h.Reads.Preview(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: r}, 1000)
 	if err != nil {
 		t.Fatalf("%s: %v", ref, err)
 	}
@@ -74,7 +74,7 @@ func others(rows []string) []string {
 
 func redact(t *testing.T, h *datasettest.Harness, p dataset.Person) (done []string) {
 	t.Helper()
-	if err := h.Redact(datasettest.Context(t), p, func(held dataset.Held) error {
+	if err := h.Erasure.Redact(datasettest.Context(t), p, func(held dataset.Held) error {
 		done = append(done, fmt.Sprintf("%s %d %s", held.Version.Ref(), held.Rows, held.Redacted))
 		return nil
 	}); err != nil {
@@ -120,7 +120,7 @@ func TestRedaction(t *testing.T) {
 				t.Fatal("the search finds nothing where there is something")
 			}
 
-			found, err := h.Persons(datasettest.Context(t), carla("orders"))
+			found, err := h.Erasure.Persons(datasettest.Context(t), carla("orders"))
 			if err != nil || len(found.Held) != 3 || len(found.Blind) != 0 || !slices.Equal(found.Undeclared, []string{"people"}) {
 				t.Fatalf("%+v, error %v", found, err)
 			}
@@ -134,19 +134,19 @@ func TestRedaction(t *testing.T) {
 					t.Errorf("%s (- expected + found):\n%s", stands, diff)
 				}
 				r, _ := dataset.ParseRef(old)
-				_, err := h.Open(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: r})
+				_, err := h.Reads.Open(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: r})
 				if !fault.Is(err, fault.Gone) || !strings.Contains(fault.HintOf(err), stands) {
 					t.Errorf("%s: %v (%s)", old, err, fault.HintOf(err))
 				}
-				v, err := h.Version(datasettest.Context(t), project, r)
+				v, err := h.Definitions.Version(datasettest.Context(t), project, r)
 				if err != nil || v.State != dataset.Deleted || v.ContentDigest == "" || v.RedactedBy != i+4 || v.Statistics != nil {
 					t.Errorf("%s is %+v, error %v", old, v, err)
 				}
-				ref, err := h.Standing(datasettest.Context(t), project, r)
+				ref, err := h.Lineage.Standing(datasettest.Context(t), project, r)
 				if err != nil || ref.String() != stands {
 					t.Errorf("%s stands for %s, error %v", ref, old, err)
 				}
-				g, err := h.Graph(datasettest.Context(t), project, ref)
+				g, err := h.Lineage.Graph(datasettest.Context(t), project, ref)
 				if err != nil || len(g.Parents) != 1 || g.Parents[0].Ref != old || g.Parents[0].Digest != v.ContentDigest {
 					t.Errorf("the lineage of %s is %+v, error %v", ref, g, err)
 				}
@@ -166,7 +166,7 @@ func TestRedaction(t *testing.T) {
 
 			// The newest one goes: what stands for the one before it takes its place, not
 			// what has the highest number.
-			if err := h.Delete(datasettest.Context(t), project, dataset.Ref{Name: "orders", Number: 4}, deletion.Request{}); err != nil {
+			if err := h.Definitions.Delete(datasettest.Context(t), project, dataset.Ref{Name: "orders", Number: 4}, deletion.Request{}); err != nil {
 				t.Fatal(err)
 			}
 			if got := rowTexts(t, h, "orders"); !slices.Equal(got, others(was["orders@3"])) {
@@ -194,24 +194,24 @@ func TestWhoseRowsTheseAre(t *testing.T) {
 	h.Put(t, "names", dataset.Spec{Entities: map[string]map[string]string{"customer": {}}}, "buyer,n\ncarla,1\n")
 	orders := h.Put(t, "orders", dataset.Spec{}, bought(0, 3))
 	h.Put(t, "orders", dataset.Spec{Expectations: []dataset.Expectation{{Check: "not_null", Column: "buyer"}}}, bought(3, 3))
-	if v, err := h.Import(datasettest.Context(t), dataset.ImportRequest{Project: project, Name: "orders", Filename: "x.csv", Body: strings.NewReader("buyer,n\ncarla,1\n,2\n")}); err != nil || v.State != dataset.Rejected {
+	if v, err := h.Writes.Import(datasettest.Context(t), dataset.ImportRequest{Project: project, Name: "orders", Filename: "x.csv", Body: strings.NewReader("buyer,n\ncarla,1\n,2\n")}); err != nil || v.State != dataset.Rejected {
 		t.Fatalf("%+v, %v", v, err)
 	}
 	derive := func(name, column string) {
 		t.Helper()
-		rows, err := h.Open(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: orders.Ref(), Columns: []string{column}})
+		rows, err := h.Reads.Open(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: orders.Ref(), Columns: []string{column}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer rows.Release()
-		if _, err := h.Create(datasettest.Context(t), dataset.CreateRequest{Project: project, Name: name, Rows: rows, Parents: []dataset.Ref{orders.Ref()}}); err != nil {
+		if _, err := h.Writes.Create(datasettest.Context(t), dataset.CreateRequest{Project: project, Name: name, Rows: rows, Parents: []dataset.Ref{orders.Ref()}}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	derive("learn", "buyer")
 	derive("numbers", "n")
 
-	found, err := h.Persons(datasettest.Context(t), carla("orders"))
+	found, err := h.Erasure.Persons(datasettest.Context(t), carla("orders"))
 	if err != nil || !slices.Equal(found.Blind, []string{"numbers@1"}) || len(found.Undeclared) != 0 {
 		t.Errorf("%+v, error %v", found, err)
 	}
@@ -223,7 +223,7 @@ func TestWhoseRowsTheseAre(t *testing.T) {
 		t.Errorf("names, of which no row is a customer's, has %d rows of 1", len(got))
 	}
 	// What is declared says whose rows these are, and not what a version is.
-	if v, err := h.Import(datasettest.Context(t), dataset.ImportRequest{Project: project, Name: "visits", Filename: "visits.csv", Body: strings.NewReader("who,n\namal,2\n")}); err != nil || v.Number != 3 {
+	if v, err := h.Writes.Import(datasettest.Context(t), dataset.ImportRequest{Project: project, Name: "visits", Filename: "visits.csv", Body: strings.NewReader("who,n\namal,2\n")}); err != nil || v.Number != 3 {
 		t.Errorf("%v, %v", v.Ref(), err)
 	}
 	for _, bad := range []map[string]map[string]string{{"customer": {"": "who"}}, {"customer": {"buyer": ""}}} {
@@ -250,7 +250,7 @@ func TestRedactionBreaksOff(t *testing.T) {
 			}
 			return nil
 		}
-		ended := h.Redact(context.WithoutCancel(datasettest.Context(t)), carla("orders"), func(dataset.Held) error { return nil })
+		ended := h.Erasure.Redact(context.WithoutCancel(datasettest.Context(t)), carla("orders"), func(dataset.Held) error { return nil })
 		h.Files.Hook = nil
 		if err := h.DB.Close(); err != nil {
 			t.Fatal(err)
@@ -259,7 +259,7 @@ func TestRedactionBreaksOff(t *testing.T) {
 		redact(t, h, carla("orders"))
 		for old, rows := range want {
 			r, _ := dataset.ParseRef(old)
-			ref, err := h.Standing(datasettest.Context(t), project, r)
+			ref, err := h.Lineage.Standing(datasettest.Context(t), project, r)
 			if err != nil || ref == r {
 				t.Fatalf("stopped after %d: %s stands for %s, error %v", stop, ref, old, err)
 			}
@@ -298,16 +298,16 @@ func TestARedactedVersionIsBeingRead(t *testing.T) {
 	ctx := datasettest.Context(t)
 	for i, write := range []func(rows array.RecordReader, ref dataset.Ref) error{
 		func(rows array.RecordReader, ref dataset.Ref) error {
-			_, err := h.Create(ctx, dataset.CreateRequest{Project: project, Name: "learn", Rows: rows, Parents: []dataset.Ref{ref}})
+			_, err := h.Writes.Create(ctx, dataset.CreateRequest{Project: project, Name: "learn", Rows: rows, Parents: []dataset.Ref{ref}})
 			return err
 		},
 		func(rows array.RecordReader, ref dataset.Ref) error {
-			_, err := h.Ingest(ctx, dataset.IngestRequest{Project: project, Name: "orders", Rows: rows, Base: ref.Number})
+			_, err := h.Writes.Ingest(ctx, dataset.IngestRequest{Project: project, Name: "orders", Rows: rows, Base: ref.Number})
 			return err
 		},
 	} {
 		v := h.Put(t, "orders", dataset.Spec{}, bought(100*i, 30))
-		rows, err := h.Open(ctx, dataset.OpenRequest{Project: project, Ref: v.Ref()})
+		rows, err := h.Reads.Open(ctx, dataset.OpenRequest{Project: project, Ref: v.Ref()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -316,7 +316,7 @@ func TestARedactedVersionIsBeingRead(t *testing.T) {
 		if !fault.Is(err, fault.Unavailable) || !strings.Contains(fault.HintOf(err), "orders@") {
 			t.Errorf("write %d: %v (%s)", i, err, fault.HintOf(err))
 		}
-		found, err := h.Persons(ctx, carla("orders"))
+		found, err := h.Erasure.Persons(ctx, carla("orders"))
 		if err != nil || len(found.Held)+len(found.Blind) > 0 {
 			t.Errorf("write %d: %+v, error %v", i, found, err)
 		}
@@ -332,7 +332,7 @@ func TestStoodFor(t *testing.T) {
 	amal := later(carla("orders"))
 	amal.Is = func(values []string) bool { return slices.Equal(values, []string{"amal"}) }
 	redact(t, h, amal)
-	was, err := h.StoodFor(datasettest.Context(t), project, dataset.Ref{Name: "orders", Number: 3})
+	was, err := h.Lineage.StoodFor(datasettest.Context(t), project, dataset.Ref{Name: "orders", Number: 3})
 	if err != nil || fmt.Sprint(was) != "[orders@2 orders@1]" {
 		t.Errorf("orders@3 stood for %v, error %v", was, err)
 	}
@@ -349,7 +349,7 @@ func TestTelling(t *testing.T) {
 	}
 	p := carla("orders", "sums")
 	p.Columns = map[string][]string{"older": {"who"}, "visits": {"who"}}
-	got, err := h.Telling(datasettest.Context(t), p)
+	got, err := h.Erasure.Telling(datasettest.Context(t), p)
 	want := map[string][]string{"orders": {"buyer"}, "visits": {"visitor"}, "older": {"who"}}
 	if diff := gocmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("%v (- expected + found):\n%s", err, diff)
@@ -373,7 +373,7 @@ func TestManyRedactions(t *testing.T) {
 	if got := rowTexts(t, h, "orders"); !slices.Equal(got, []string{"amal8"}) {
 		t.Errorf("orders means %v", got)
 	}
-	if err := h.Delete(datasettest.Context(t), project, dataset.Ref{Name: "orders", Number: 8}, deletion.Request{}); err != nil {
+	if err := h.Definitions.Delete(datasettest.Context(t), project, dataset.Ref{Name: "orders", Number: 8}, deletion.Request{}); err != nil {
 		t.Fatal(err)
 	}
 	if got := rowTexts(t, h, "orders"); !slices.Equal(got, []string{"amal7"}) {
@@ -398,7 +398,7 @@ func TestErasureAtTheQuota(t *testing.T) {
 			v := h.Put(t, "orders", spec, bought(0, 30))
 			want := others(rowTexts(t, h, v.Ref().String()))
 			limit = quota.Limit{Bytes: 1, Objects: 1}
-			if _, err := h.Create(datasettest.Context(t), dataset.CreateRequest{Project: project, Name: "more", Rows: someRows(t, 1)}); !fault.Full(err) {
+			if _, err := h.Writes.Create(datasettest.Context(t), dataset.CreateRequest{Project: project, Name: "more", Rows: someRows(t, 1)}); !fault.Full(err) {
 				t.Errorf("a version of rows: %v", err)
 			}
 			if got := redact(t, h, carla("orders")); !slices.Equal(got, []string{"orders@1 10 orders@2"}) {
@@ -408,7 +408,7 @@ func TestErasureAtTheQuota(t *testing.T) {
 				t.Errorf("- expected + found:\n%s", diff)
 			}
 			at = "elsewhere"
-			if err := h.Relocate(t.Context(), project); err != nil {
+			if err := h.Maintenance.Relocate(t.Context(), project); err != nil {
 				t.Errorf("relocated: %v", err)
 			}
 		})

@@ -66,7 +66,7 @@ const atOnce = 100
 // nothing cites: no version of another dataset that was made of it, and nothing that
 // Config.Citations finds. It returns their number. Housekeeping calls it; it requires no
 // permission.
-func (s *Service) Expire(ctx context.Context, p project.Name) (removed int, err error) {
+func (s *Maintenance) Expire(ctx context.Context, p project.Name) (removed int, err error) {
 	for after := ""; ; {
 		var ds []Dataset
 		if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
@@ -95,7 +95,7 @@ func (s *Service) Expire(ctx context.Context, p project.Name) (removed int, err 
 	}
 }
 
-func (s *Service) expire(ctx context.Context, d Dataset) (removed int, err error) {
+func (s *Maintenance) expire(ctx context.Context, d Dataset) (removed int, err error) {
 	for tries := 0; tries < maxCommits; tries++ { // then it is written to by many, and the next round comes
 		out, done, err := s.deleteSome(ctx, d, grave{}, s.expired)
 		if err != nil || done && len(out) == 0 {
@@ -113,7 +113,7 @@ func (s *Service) expire(ctx context.Context, d Dataset) (removed int, err error
 // expired are the oldest versions of a dataset that need not stay and that
 // nothing cites. What was made of a version in the same dataset has its rows, and
 // is no citation.
-func (s *Service) expired(ctx context.Context, tx *store.Tx, d Dataset) ([]Version, error) {
+func (s *Maintenance) expired(ctx context.Context, tx *store.Tx, d Dataset) ([]Version, error) {
 	keep := d.Spec.Keep
 	if keep.Versions == 0 {
 		return nil, nil
@@ -180,7 +180,7 @@ func (s *Service) expired(ctx context.Context, tx *store.Tx, d Dataset) ([]Versi
 }
 
 // mentioned gives each the versions of a dataset that others name, and who does.
-func (s *Service) mentioned(ctx context.Context, tx *store.Tx, d Dataset, each func(by string, number int64)) error {
+func (s *core) mentioned(ctx context.Context, tx *store.Tx, d Dataset, each func(by string, number int64)) error {
 	ref := regexp.MustCompile(`(?:^|[^a-z0-9_-])` + regexp.QuoteMeta(d.Name) + `@([0-9]+)`)
 	for _, c := range s.cfg.Citations {
 		if err := c.Mentions(ctx, tx, d.Project, d.Name+"@", func(by, text string) {
@@ -198,7 +198,7 @@ func (s *Service) mentioned(ctx context.Context, tx *store.Tx, d Dataset, each f
 
 // used reports whether a version of another dataset was made of one of these, and
 // it or what stands for it is there.
-func (s *Service) used(ctx context.Context, tx *store.Tx, dataset ID, versions []VersionID) (bool, error) {
+func (s *Maintenance) used(ctx context.Context, tx *store.Tx, dataset ID, versions []VersionID) (bool, error) {
 	const limit = 1000
 	for _, id := range versions {
 		made, err := s.cfg.Store.Children(ctx, tx, id, limit)

@@ -41,7 +41,7 @@ func (ts texts) Mentions(_ context.Context, _ *store.Tx, _ nameof.Name, word str
 // states are those of a dataset's versions, oldest first: a, r or d.
 func states(t *testing.T, h *datasettest.Harness, name string) string {
 	t.Helper()
-	vs, _, err := h.Versions(datasettest.Context(t), project, name, dataset.Page{})
+	vs, _, err := h.Definitions.Versions(datasettest.Context(t), project, name, dataset.Page{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func states(t *testing.T, h *datasettest.Harness, name string) string {
 
 func expires(t *testing.T, h *datasettest.Harness, want int) {
 	t.Helper()
-	if n, err := h.Expire(t.Context(), project); err != nil || n != want {
+	if n, err := h.Maintenance.Expire(t.Context(), project); err != nil || n != want {
 		t.Fatalf("%d versions were removed, not %d: %v", n, want, err)
 	}
 }
@@ -83,12 +83,12 @@ func TestExpire(t *testing.T) {
 		}
 		files = append(files, v.Files[0].Key)
 	}
-	rows, err := h.Open(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: ref(t, "t@1")})
+	rows, err := h.Reads.Open(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: ref(t, "t@1")})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer rows.Release()
-	if _, err := h.Create(datasettest.Context(t), dataset.CreateRequest{
+	if _, err := h.Writes.Create(datasettest.Context(t), dataset.CreateRequest{
 		Project: project, Name: "made", Rows: rows, Parents: []dataset.Ref{ref(t, "t@1")}, Producer: dataset.Producer{Kind: "sql", Text: "SELECT"},
 	}); err != nil {
 		t.Fatal(err)
@@ -109,7 +109,7 @@ func TestExpire(t *testing.T) {
 	if got := rowsOf(t, h, "t@1"); !slices.Equal(got, []string{"0"}) {
 		t.Errorf("t@1 has %v", got)
 	}
-	got, err := h.Table(datasettest.Context(t), project, "t")
+	got, err := h.Tables.Table(datasettest.Context(t), project, "t")
 	var m struct{ Snapshots []any }
 	if err == nil {
 		err = json.Unmarshal(got.Metadata, &m)
@@ -119,7 +119,7 @@ func TestExpire(t *testing.T) {
 	}
 
 	// What nothing cites any more goes; the newest two stay for ever.
-	if err := h.Delete(datasettest.Context(t), project, dataset.Ref{Name: "made"}, deletion.Request{}); err != nil {
+	if err := h.Definitions.Delete(datasettest.Context(t), project, dataset.Ref{Name: "made"}, deletion.Request{}); err != nil {
 		t.Fatal(err)
 	}
 	expires(t, h, 1)
@@ -173,12 +173,12 @@ func TestExpireAfterARedactionKeepsWhatWasUsed(t *testing.T) {
 	h := datasettest.New(t, func(c *dataset.Config) { c.Now = func() time.Time { return now } })
 	spec := dataset.Spec{Keep: dataset.Keep{Versions: 1, For: "1d"}}
 	h.Put(t, "orders", spec, "buyer,n\ncarla,1\namal,2\n")
-	rows, err := h.Open(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: ref(t, "orders@1")})
+	rows, err := h.Reads.Open(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: ref(t, "orders@1")})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer rows.Release()
-	if _, err := h.Create(datasettest.Context(t), dataset.CreateRequest{
+	if _, err := h.Writes.Create(datasettest.Context(t), dataset.CreateRequest{
 		Project: project, Name: "made", Rows: rows, Parents: []dataset.Ref{ref(t, "orders@1")}, Producer: dataset.Producer{Kind: "sql", Text: "SELECT"},
 	}); err != nil {
 		t.Fatal(err)
@@ -205,7 +205,7 @@ func TestKeep(t *testing.T) {
 	keep := dataset.ApplyRequest{Project: project, Name: "t", Spec: dataset.Spec{Keep: dataset.Keep{Versions: 1}}}
 	// Whoever may not delete versions may not let them be deleted.
 	h.Policy.Deny(func(a policy.Action, _ policy.Object) bool { return a == dataset.ActionDelete })
-	_, _, err := h.Apply(datasettest.Context(t), keep)
+	_, _, err := h.Definitions.Apply(datasettest.Context(t), keep)
 	wantFault(t, err, fault.PermissionDenied, "spec.keep")
 	h.Policy.Deny(nil)
 	h.Declare(t, "t", keep.Spec)
@@ -245,9 +245,9 @@ func stop(stdin io.Reader, stdout io.Writer) error {
 	}
 	ctx := identity.With(context.Background(), identity.Principal{Kind: identity.User, ID: "usr_1"})
 	if r.Commit != nil {
-		_, err = h.CommitTable(ctx, project, "t", *r.Commit)
+		_, err = h.Tables.CommitTable(ctx, project, "t", *r.Commit)
 	} else {
-		_, err = h.Expire(ctx, project)
+		_, err = h.Maintenance.Expire(ctx, project)
 	}
 	return errors.Join(err, errors.New("it was not stopped"))
 }
@@ -300,7 +300,7 @@ func TestKilledWhileCommitting(t *testing.T) {
 			if got := strings.Join(rowsOf(t, e.h, "t"), " "); got != "1 2 3 4 5" {
 				t.Errorf("in the end: %s", got)
 			}
-			if v, err := e.h.Version(datasettest.Context(t), project, ref(t, "t@2")); err != nil || len(v.Files) != 1 {
+			if v, err := e.h.Definitions.Version(datasettest.Context(t), project, ref(t, "t@2")); err != nil || len(v.Files) != 1 {
 				t.Errorf("%d files, %v", len(v.Files), err)
 			}
 			wholeOnly(t, e.h, "t")
@@ -311,7 +311,7 @@ func TestKilledWhileCommitting(t *testing.T) {
 // wholeOnly reports files below a version's place that are of no version.
 func wholeOnly(t *testing.T, h *datasettest.Harness, name string) {
 	t.Helper()
-	vs, _, err := h.Versions(datasettest.Context(t), project, name, dataset.Page{})
+	vs, _, err := h.Definitions.Versions(datasettest.Context(t), project, name, dataset.Page{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -353,7 +353,7 @@ func TestDiskFullInACommit(t *testing.T) {
 		if err := e.send(c); err != nil {
 			t.Fatalf("%s: with room: %v", full, err)
 		}
-		v, err := h.Version(datasettest.Context(t), project, dataset.Ref{Name: "t"})
+		v, err := h.Definitions.Version(datasettest.Context(t), project, dataset.Ref{Name: "t"})
 		if err != nil || v.Rows != 42 || len(v.Files) != 1 || len(e.left()) > 0 {
 			t.Errorf("%s: %d rows in %d files, left %v, %v", full, v.Rows, len(v.Files), e.left(), err)
 		}

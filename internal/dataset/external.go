@@ -46,7 +46,7 @@ type CreateTableRequest struct {
 // that may hold no nulls becomes an expectation. Needs dataset.import. Errors:
 // fault.Conflict for one that exists; fault.Unsupported for types that are not
 // kept.
-func (s *Service) CreateTable(ctx context.Context, r CreateTableRequest) (OpenTable, error) {
+func (s *Tables) CreateTable(ctx context.Context, r CreateTableRequest) (OpenTable, error) {
 	schema, required, err := r.Schema.Columns()
 	if err != nil {
 		return OpenTable{}, err
@@ -71,7 +71,7 @@ func (s *Service) CreateTable(ctx context.Context, r CreateTableRequest) (OpenTa
 }
 
 // declare makes the dataset of a table that is created. It asks no permission.
-func (s *Service) declare(ctx context.Context, p project.Name, name string, c table.Change, dry bool) (d Dataset, err error) {
+func (s *Tables) declare(ctx context.Context, p project.Name, name string, c table.Change, dry bool) (d Dataset, err error) {
 	spec := Spec{Protection: Open, Description: c.Set["comment"]}
 	for _, column := range c.Required {
 		spec.Expectations = append(spec.Expectations, Expectation{Check: NotNull, Column: column})
@@ -107,7 +107,7 @@ func (s *Service) declare(ctx context.Context, p project.Name, name string, c ta
 }
 
 // altered keeps a dataset whose table changed, with its audit row and event.
-func (s *Service) altered(ctx context.Context, tx *store.Tx, d Dataset, change string) error {
+func (s *Tables) altered(ctx context.Context, tx *store.Tx, d Dataset, change string) error {
 	if err := s.cfg.Store.PutDataset(ctx, tx, d); err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func (s *Service) altered(ctx context.Context, tx *store.Tx, d Dataset, change s
 // fault.Conflict when the table is not as the engine saw it; fault.Invalid for
 // rows that fail an expectation (the version is kept as rejected), files that
 // cannot be read or are elsewhere; fault.Unsupported.
-func (s *Service) CommitTable(ctx context.Context, p project.Name, name string, c TableCommit) (OpenTable, error) {
+func (s *Tables) CommitTable(ctx context.Context, p project.Name, name string, c TableCommit) (OpenTable, error) {
 	_, err := s.allowed(ctx, ActionImport, p, name)
 	created := fault.Is(err, fault.NotFound)
 	if err != nil && !created {
@@ -167,7 +167,7 @@ func (s *Service) CommitTable(ctx context.Context, p project.Name, name string, 
 
 // createWith makes a table with its first rows. Of one whose rows could not be
 // taken nothing stays, so that creating it can be tried again.
-func (s *Service) createWith(ctx context.Context, p project.Name, name string, c table.Change) error {
+func (s *Tables) createWith(ctx context.Context, p project.Name, name string, c table.Change) error {
 	d, err := s.declare(ctx, p, name, c, false)
 	if err != nil || c.Write == nil {
 		return err
@@ -187,7 +187,7 @@ func (s *Service) createWith(ctx context.Context, p project.Name, name string, c
 }
 
 // alter changes the columns for the rows to come, and properties.
-func (s *Service) alter(ctx context.Context, d Dataset, t table.Table, c table.Change) error {
+func (s *Tables) alter(ctx context.Context, d Dataset, t table.Table, c table.Change) error {
 	if c.Anew {
 		for _, f := range t.Columns() {
 			if !slices.Contains(c.Schema, f) {
@@ -232,7 +232,7 @@ func (s *Service) alter(ctx context.Context, d Dataset, t table.Table, c table.C
 }
 
 // adopt takes over a commit's properties.
-func (s *Service) adopt(d *Dataset, c table.Change) {
+func (s *Tables) adopt(d *Dataset, c table.Change) {
 	p := maps.Clone(d.Properties)
 	if p == nil {
 		p = map[string]string{}
@@ -256,7 +256,7 @@ type onto struct {
 }
 
 // ingest makes a version of the rows of a snapshot that another engine wrote.
-func (s *Service) ingest(ctx context.Context, d Dataset, kept []Version, c table.Change) error {
+func (s *Tables) ingest(ctx context.Context, d Dataset, kept []Version, c table.Change) error {
 	for _, col := range d.Spec.Columns {
 		at := slices.IndexFunc(c.Schema, func(f Field) bool { return f.Name == col.Name })
 		if at >= 0 {
@@ -276,7 +276,7 @@ func (s *Service) ingest(ctx context.Context, d Dataset, kept []Version, c table
 	defer free()
 	ctx, cancel := context.WithTimeout(ctx, s.limits.ImportTime)
 	defer cancel()
-	in := &foreign{s: s, ctx: ctx, d: d, schema: c.Schema}
+	in := &foreign{s: s.core, ctx: ctx, d: d, schema: c.Schema}
 	defer in.close()
 	producer := Producer{Kind: "commit", ID: identity.From(ctx).ID}
 	if c.Write != nil {
@@ -317,7 +317,7 @@ type derived struct {
 
 // derivedFrom is the draft of what came from outside: as confined as the versions
 // whose files it took over, and as all that an attempt could read.
-func (s *Service) derivedFrom(ctx context.Context, d Dataset, cited []Version) (derived, error) {
+func (s *core) derivedFrom(ctx context.Context, d Dataset, cited []Version) (derived, error) {
 	read, err := s.jobInputs(ctx)
 	if err != nil {
 		return derived{}, err
@@ -349,7 +349,7 @@ func (s *Service) derivedFrom(ctx context.Context, d Dataset, cited []Version) (
 // foreign reads the rows of a snapshot that another engine wrote, file by file,
 // through a child. It is an array.RecordReader.
 type foreign struct {
-	s       *Service
+	s       *core
 	ctx     context.Context //nolint:containedctx // of one commit
 	d       Dataset
 	schema  Schema
@@ -600,7 +600,7 @@ func (f *foreign) discard() {
 
 // Sweep removes uncommitted files of open tables: every file of a table that belongs to no
 // version and is older than limits.Stray. It returns their number.
-func (s *Service) Sweep(ctx context.Context, p project.Name) (removed int, err error) {
+func (s *Tables) Sweep(ctx context.Context, p project.Name) (removed int, err error) {
 	before := s.cfg.Now().Add(-s.limits.Stray)
 	for after := ""; ; {
 		var ds []Dataset

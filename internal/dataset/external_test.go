@@ -83,7 +83,7 @@ func (e *engine) rows(uri string, values ...int64) string {
 // current is the table's snapshot and its data files.
 func (e *engine) current() (id int64, files []string) {
 	e.t.Helper()
-	got, err := e.h.Table(datasettest.Context(e.t), project, "t")
+	got, err := e.h.Tables.Table(datasettest.Context(e.t), project, "t")
 	if err != nil {
 		e.t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func (e *engine) current() (id int64, files []string) {
 	if err := json.Unmarshal(got.Metadata, &m); err != nil {
 		e.t.Fatal(err)
 	}
-	v, err := e.h.Version(datasettest.Context(e.t), project, dataset.Ref{Name: "t"})
+	v, err := e.h.Definitions.Version(datasettest.Context(e.t), project, dataset.Ref{Name: "t"})
 	if err != nil {
 		e.t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ func (e *engine) cite(parent int64, list, manifest string, files ...string) data
 }
 
 func (e *engine) send(c dataset.TableCommit) error {
-	_, err := e.h.CommitTable(datasettest.Context(e.t), project, "t", c)
+	_, err := e.h.Tables.CommitTable(datasettest.Context(e.t), project, "t", c)
 	return err
 }
 
@@ -197,7 +197,7 @@ func TestCommitIsCopied(t *testing.T) {
 	if left := e.left(); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
-	v, err := h.Version(datasettest.Context(t), project, ref(t, "t@2"))
+	v, err := h.Definitions.Version(datasettest.Context(t), project, ref(t, "t@2"))
 	if err != nil || len(v.Lineage.Parents) != 1 || v.Lineage.Parents[0].Ref != "t@1" {
 		t.Errorf("lineage %+v, %v", v.Lineage, err)
 	}
@@ -208,7 +208,7 @@ func TestCommitIsCopied(t *testing.T) {
 	if err := e.send(c); err != nil {
 		t.Errorf("the same commit again: %v", err)
 	}
-	if now, err := h.One(datasettest.Context(t), project, "t"); err != nil || now.Latest != 2 {
+	if now, err := h.Definitions.One(datasettest.Context(t), project, "t"); err != nil || now.Latest != 2 {
 		t.Errorf("version %d, %v", now.Latest, err)
 	}
 	// Another one that does not follow.
@@ -217,7 +217,7 @@ func TestCommitIsCopied(t *testing.T) {
 	if len(e.left()) == 0 {
 		t.Fatal("the refused client's files are gone already")
 	}
-	if err := h.Delete(datasettest.Context(t), project, dataset.Ref{Name: "t"}, deletion.Request{}); err != nil {
+	if err := h.Definitions.Delete(datasettest.Context(t), project, dataset.Ref{Name: "t"}, deletion.Request{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(e.path(e.uri)); !os.IsNotExist(err) {
@@ -261,7 +261,7 @@ func TestHostileCommits(t *testing.T) {
 	h, dir := onFiles(t)
 	e := newEngine(t, h, dir, dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.Between, Column: "a", Max: 100}}})
 	h.Put(t, "other", dataset.Spec{Protection: dataset.Open}, "a\n7\n")
-	theirs, err := h.Version(datasettest.Context(t), project, dataset.Ref{Name: "other"})
+	theirs, err := h.Definitions.Version(datasettest.Context(t), project, dataset.Ref{Name: "other"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -277,7 +277,7 @@ func TestHostileCommits(t *testing.T) {
 	if err := e.send(e.commit(id, e.rows(e.uri+"/data/many.parquet", 1000))); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "t@2 is rejected") {
 		t.Fatal(err)
 	}
-	bad, err := h.Version(datasettest.Context(t), project, ref(t, "t@2"))
+	bad, err := h.Definitions.Version(datasettest.Context(t), project, ref(t, "t@2"))
 	if err != nil || bad.State != dataset.Rejected {
 		t.Fatal(bad.State, err)
 	}
@@ -314,7 +314,7 @@ func TestHostileCommits(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) { wantFault(t, e.send(tt.c), tt.kind, tt.says) })
 	}
-	d, err := h.One(datasettest.Context(t), project, "t")
+	d, err := h.Definitions.One(datasettest.Context(t), project, "t")
 	if err != nil || d.Latest != 2 || d.Accepted != 1 {
 		t.Errorf("versions %d and %d, %v", d.Latest, d.Accepted, err)
 	}
@@ -333,19 +333,19 @@ func TestCommitOfAnAttempt(t *testing.T) {
 	h.Put(t, "staff", dataset.Spec{Residency: residency.Of("home")}, "a\n7\n")
 	h.Put(t, "pay", dataset.Spec{Classification: dataset.Confidential}, "a\n7\n")
 	as := func(input string) context.Context {
-		h.Reads = []dataset.JobInputs{{Versions: []dataset.Ref{ref(t, input)}, Tables: []dataset.Ref{ref(t, "t@1")}}}
+		h.Inputs = []dataset.JobInputs{{Versions: []dataset.Ref{ref(t, input)}, Tables: []dataset.Ref{ref(t, "t@1")}}}
 		return identity.With(t.Context(), identity.Principal{Kind: identity.Attempt, ID: "att_1", Project: project, Scopes: []string{"dataset.query:" + input, "dataset.import:t", "dataset.query:t"}})
 	}
 	id, _ := e.current()
-	if _, err := h.CommitTable(as("staff@1"), project, "t", e.commit(id, e.rows(e.uri+"/data/a.parquet", 5))); err != nil {
+	if _, err := h.Tables.CommitTable(as("staff@1"), project, "t", e.commit(id, e.rows(e.uri+"/data/a.parquet", 5))); err != nil {
 		t.Fatal(err)
 	}
-	v, err := h.Version(datasettest.Context(t), project, ref(t, "t@2"))
+	v, err := h.Definitions.Version(datasettest.Context(t), project, ref(t, "t@2"))
 	if err != nil || v.Residency.String() != "home" || len(v.Lineage.Parents) != 2 || v.Lineage.Parents[0].Ref != "staff@1" || v.Lineage.Parents[1].Ref != "t@1" || v.Lineage.Producer.ID != "att_1" {
 		t.Errorf("residency %s, lineage %+v, %v", v.Residency, v.Lineage, err)
 	}
 	id, _ = e.current()
-	_, err = h.CommitTable(as("pay@1"), project, "t", e.commit(id, e.rows(e.uri+"/data/b.parquet", 5)))
+	_, err = h.Tables.CommitTable(as("pay@1"), project, "t", e.commit(id, e.rows(e.uri+"/data/b.parquet", 5)))
 	wantFault(t, err, fault.Invalid, "confidential data cannot be open")
 }
 
@@ -358,16 +358,16 @@ func TestAnAttemptLaundersNothing(t *testing.T) {
 	h.Put(t, "staff", dataset.Spec{Residency: residency.Of("home")}, "a\n7\n")
 	h.Put(t, "pay", dataset.Spec{Classification: dataset.Confidential}, "a\n70\n") // the same content would keep its class
 	as := func(input string) context.Context {
-		h.Reads = []dataset.JobInputs{{Versions: []dataset.Ref{ref(t, input)}, Tables: []dataset.Ref{ref(t, "t@1")}}}
+		h.Inputs = []dataset.JobInputs{{Versions: []dataset.Ref{ref(t, input)}, Tables: []dataset.Ref{ref(t, "t@1")}}}
 		return identity.With(t.Context(), identity.Principal{Kind: identity.Attempt, ID: "att_1", Project: project, Scopes: []string{
 			"dataset.query:" + input, "dataset.read:" + input, "dataset.import:t", "dataset.query:t", "dataset.read:t",
 		}})
 	}
 	send := func(ctx context.Context) (dataset.Version, error) {
-		return h.Import(ctx, dataset.ImportRequest{Project: project, Name: "t", Filename: "t.csv", Body: strings.NewReader("a\n7\n")})
+		return h.Writes.Import(ctx, dataset.ImportRequest{Project: project, Name: "t", Filename: "t.csv", Body: strings.NewReader("a\n7\n")})
 	}
 	create := func(ctx context.Context) (dataset.Version, error) {
-		return h.Create(ctx, dataset.CreateRequest{Project: project, Name: "t", Rows: someRows(t, 7, 8)})
+		return h.Writes.Create(ctx, dataset.CreateRequest{Project: project, Name: "t", Rows: someRows(t, 7, 8)})
 	}
 	for name, send := range map[string]func(context.Context) (dataset.Version, error){"import": send, "create": create} {
 		v, err := send(as("staff@1"))
@@ -377,12 +377,12 @@ func TestAnAttemptLaundersNothing(t *testing.T) {
 		_, err = send(as("pay@1"))
 		wantFault(t, err, fault.Invalid, "confidential data cannot be open")
 	}
-	_, err := h.Ingest(as("pay@1"), dataset.IngestRequest{Project: project, Name: "t", Rows: someRows(t, 7)})
+	_, err := h.Writes.Ingest(as("pay@1"), dataset.IngestRequest{Project: project, Name: "t", Rows: someRows(t, 7)})
 	wantFault(t, err, fault.PermissionDenied, "rows of a source")
 	// The answers of a model are as confined as the model.
 	model := func(class dataset.Classification) context.Context {
 		ctx := as("t@1")
-		h.Reads[0].Beside = []dataset.Labelled{{Name: "model m@1", Residency: residency.Of("home"), Classification: class}}
+		h.Inputs[0].Beside = []dataset.Labelled{{Name: "model m@1", Residency: residency.Of("home"), Classification: class}}
 		return ctx
 	}
 	for name, send := range map[string]func(context.Context) (dataset.Version, error){"import": send, "create": create} {
@@ -395,13 +395,13 @@ func TestAnAttemptLaundersNothing(t *testing.T) {
 	}
 	untold := datasettest.New(t, func(c *dataset.Config) { c.JobInputs = nil })
 	untold.Put(t, "t", open, "a\n1\n")
-	_, err = untold.Import(as("t@1"), dataset.ImportRequest{Project: project, Name: "t", Filename: "t.csv", Body: strings.NewReader("a\n7\n")})
+	_, err = untold.Writes.Import(as("t@1"), dataset.ImportRequest{Project: project, Name: "t", Filename: "t.csv", Body: strings.NewReader("a\n7\n")})
 	wantFault(t, err, fault.Internal, "no lineage")
 	loose := open
 	loose.Classification = dataset.Public
-	_, _, err = h.Apply(as("pay@1"), dataset.ApplyRequest{Project: project, Name: "t", Spec: loose})
+	_, _, err = h.Definitions.Apply(as("pay@1"), dataset.ApplyRequest{Project: project, Name: "t", Spec: loose})
 	wantFault(t, err, fault.PermissionDenied, "not change its specification")
-	if _, change, err := h.Apply(as("pay@1"), dataset.ApplyRequest{Project: project, Name: "t", Spec: open}); err != nil || change != "unchanged" {
+	if _, change, err := h.Definitions.Apply(as("pay@1"), dataset.ApplyRequest{Project: project, Name: "t", Spec: open}); err != nil || change != "unchanged" {
 		t.Errorf("what is declared already: %s, %v", change, err)
 	}
 }
@@ -427,21 +427,21 @@ func TestAnAttemptIsConfined(t *testing.T) {
 	wide, narrow := dataset.Spec{Protection: dataset.Open, Residency: residency.Of("home", "AE")}, dataset.Spec{Protection: dataset.Open, Residency: residency.Of("home")}
 	h.Put(t, "t", wide, "a\n1\n")
 	ctx := identity.With(t.Context(), identity.Principal{Kind: identity.Attempt, ID: "att_1", Project: project, Scopes: []string{"dataset.query:t", "dataset.import:t"}})
-	if _, err := h.Table(ctx, project, "t"); err != nil {
+	if _, err := h.Tables.Table(ctx, project, "t"); err != nil {
 		t.Fatal(err)
 	}
 	h.Put(t, "t", narrow, "a\n2\n")
-	_, err := h.Table(ctx, project, "t")
+	_, err := h.Tables.Table(ctx, project, "t")
 	wantFault(t, err, fault.PermissionDenied, "t@2 has the residency home")
-	rows, err := h.Open(ctx, dataset.OpenRequest{Project: project, Ref: ref(t, "t@1")})
+	rows, err := h.Reads.Open(ctx, dataset.OpenRequest{Project: project, Ref: ref(t, "t@1")})
 	if err != nil {
 		t.Fatal(err)
 	}
 	rows.Release()
-	if _, err := h.Import(ctx, dataset.ImportRequest{Project: project, Name: "t", Filename: "t.csv", Body: strings.NewReader("a\n3\n")}); err != nil {
+	if _, err := h.Writes.Import(ctx, dataset.ImportRequest{Project: project, Name: "t", Filename: "t.csv", Body: strings.NewReader("a\n3\n")}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.Table(ctx, project, "t"); err != nil {
+	if _, err := h.Tables.Table(ctx, project, "t"); err != nil {
 		t.Errorf("its own version: %v", err)
 	}
 }

@@ -27,7 +27,7 @@ func (l Lineage) SearchFields() (out []store.Field) {
 // Find reads those datasets that the caller may read, by name after a name, of which may says
 // that they may be what is looked for: limit of them at most. With from it also knows the
 // lineage of their newest versions. Needs dataset.read.
-func (s *Service) Find(ctx context.Context, p project.Name, from bool, after string, limit int, may func(store.Line) (bool, error)) (found store.Found[Dataset], err error) {
+func (s *Definitions) Find(ctx context.Context, p project.Name, from bool, after string, limit int, may func(store.Line) (bool, error)) (found store.Found[Dataset], err error) {
 	only, err := s.listable(ctx, p)
 	if err != nil {
 		return found, err
@@ -50,7 +50,7 @@ func (s *Service) Find(ctx context.Context, p project.Name, from bool, after str
 
 // listable are the names that the caller lists; nil for all of the project. A token that names
 // its objects lists what it names.
-func (s *Service) listable(ctx context.Context, p project.Name) (only []string, err error) {
+func (s *Definitions) listable(ctx context.Context, p project.Name) (only []string, err error) {
 	who := identity.From(ctx)
 	if names, every := who.Objects(string(ActionRead)); who.Narrowed() && !every {
 		return append([]string{}, names...), nil
@@ -60,7 +60,7 @@ func (s *Service) listable(ctx context.Context, p project.Name) (only []string, 
 
 // permitted are those of datasets that a token names which its principal may read: the names
 // come from the token alone.
-func (s *Service) permitted(ctx context.Context, ds []Dataset) ([]Dataset, error) {
+func (s *Definitions) permitted(ctx context.Context, ds []Dataset) ([]Dataset, error) {
 	kept := ds[:0]
 	for _, d := range ds {
 		err := s.cfg.Authorizer.Allow(ctx, ActionRead, s.object(d, nil))

@@ -79,7 +79,7 @@ func (k *check) judgeFresh() {
 // PublishStale tells, by an event, of each dataset of a project that had no new version
 // for longer than it says. It is a loop's to call, and asks no permission. It gives
 // how many it told of.
-func (s *Service) PublishStale(ctx context.Context, p project.Name) (told int, err error) {
+func (s *Maintenance) PublishStale(ctx context.Context, p project.Name) (told int, err error) {
 	err = s.eachDataset(ctx, p, func(d Dataset) error {
 		late := false
 		if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
@@ -118,7 +118,7 @@ func (s *Service) PublishStale(ctx context.Context, p project.Name) (told int, e
 
 // overdue reports whether a dataset had no new version for longer than it says, and was
 // not told of; since is when the newest came.
-func (s *Service) overdue(ctx context.Context, tx *store.Tx, d Dataset) (since time.Time, late bool, err error) {
+func (s *Maintenance) overdue(ctx context.Context, tx *store.Tx, d Dataset) (since time.Time, late bool, err error) {
 	if d.Spec.Fresh == "" || d.Stale {
 		return since, false, nil
 	}
@@ -129,7 +129,7 @@ func (s *Service) overdue(ctx context.Context, tx *store.Tx, d Dataset) (since t
 
 // lastArrival is when the newest accepted version came, and not when it was redacted;
 // without one, when the dataset was declared.
-func (s *Service) lastArrival(ctx context.Context, tx *store.Tx, d Dataset) (time.Time, error) {
+func (s *Maintenance) lastArrival(ctx context.Context, tx *store.Tx, d Dataset) (time.Time, error) {
 	at := d.Created
 	for n := d.Accepted; n > 0; {
 		v, err := s.cfg.Store.Version(ctx, tx, d.ID, n)

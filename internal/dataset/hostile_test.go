@@ -104,7 +104,7 @@ func TestParserTakenOver(t *testing.T) {
 func TestPanickingReader(t *testing.T) {
 	h := datasettest.New(t, nil)
 	h.Declare(t, "d", dataset.Spec{})
-	if _, err := h.Create(datasettest.Context(t), dataset.CreateRequest{Project: project, Name: "d", Rows: panicking{empty(t)}}); !fault.Is(err, fault.Internal) {
+	if _, err := h.Writes.Create(datasettest.Context(t), dataset.CreateRequest{Project: project, Name: "d", Rows: panicking{empty(t)}}); !fault.Is(err, fault.Internal) {
 		t.Error("a version was made of rows that cannot be read", err)
 	}
 	nothingLeft(t, h, "d")

@@ -39,13 +39,20 @@ type Progress struct {
 	Rows  int64 // written
 }
 
+// Writes takes rows and makes versions of them. Its callers are the HTTP API, Flight, ingestion,
+// features and monitoring.
+type Writes struct {
+	*core
+	definitions *Definitions
+}
+
 // Import makes a version of a file. The same bytes under the same spec give the version that
 // exists, marked Unchanged, even where a newer one came after it. A version that fails its
 // expectations is returned with the state Rejected and no error. Of a job's attempt it is as
 // confined as all that the attempt could read. Needs dataset.import. Errors: fault.Invalid for a
 // file that cannot be read, with row and column, and the value as data; fault.TooLarge over a
 // limit; fault.Exhausted when too many run; fault.Timeout.
-func (s *Service) Import(ctx context.Context, r ImportRequest) (Version, error) {
+func (s *Writes) Import(ctx context.Context, r ImportRequest) (Version, error) {
 	d, err := s.allowed(ctx, ActionImport, r.Project, r.Name)
 	if err != nil {
 		return Version{}, err
@@ -85,7 +92,7 @@ func begun(body io.Reader) (io.Reader, error) {
 }
 
 // settle is the door for data that comes to be here.
-func (s *Service) settle(ctx context.Context, w draft) error {
+func (s *core) settle(ctx context.Context, w draft) error {
 	if w.spec.Protection == Open && w.classification.Journalled() {
 		return fault.New(fault.Invalid, "%s data cannot be open: reads by other engines would not be journaled", w.classification).
 			WithHint("Apply the dataset with protection: sealed.")
@@ -96,7 +103,7 @@ func (s *Service) settle(ctx context.Context, w draft) error {
 }
 
 // parse runs the file through the parser process into a version.
-func (s *Service) parse(ctx context.Context, r ImportRequest, w derived) (Version, error) {
+func (s *Writes) parse(ctx context.Context, r ImportRequest, w derived) (Version, error) {
 	session, err := child.Start(ctx, s.cfg.Launcher, child.ParserMode, child.LaunchOptions{Memory: s.limits.ParserMemory, CPU: s.limits.ImportTime})
 	if err != nil {
 		return Version{}, err
@@ -142,7 +149,7 @@ type explained struct {
 
 func (e explained) Err() error { return e.session.Explain(e.ctx, e.RecordReader.Err()) }
 
-func (s *Service) receive(ctx context.Context, session *child.Session, w derived, up *upload, filename string, report func(int64)) (Version, error) {
+func (s *Writes) receive(ctx context.Context, session *child.Session, w derived, up *upload, filename string, report func(int64)) (Version, error) {
 	rows, err := session.Out.Records()
 	if err != nil {
 		return Version{}, session.Explain(ctx, err)

@@ -38,7 +38,7 @@ LGA,-3.5,12.5,2013-01-01T08:00:00Z,2013-01-02,NA
 func TestImport(t *testing.T) {
 	h := datasettest.New(t, nil)
 	h.Declare(t, "weather", dataset.Spec{Description: "hourly"})
-	v, err := h.Import(datasettest.Context(t), dataset.ImportRequest{Project: project, Name: "weather", Filename: `C:\up\..\weather.csv`, Body: strings.NewReader(weather)})
+	v, err := h.Writes.Import(datasettest.Context(t), dataset.ImportRequest{Project: project, Name: "weather", Filename: `C:\up\..\weather.csv`, Body: strings.NewReader(weather)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func TestImportAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	files := h.Files.List(t)
-	again, err := h.Import(datasettest.Context(t), dataset.ImportRequest{Project: project, Name: "weather", Filename: "other.csv", Body: strings.NewReader(weather)})
+	again, err := h.Writes.Import(datasettest.Context(t), dataset.ImportRequest{Project: project, Name: "weather", Filename: "other.csv", Body: strings.NewReader(weather)})
 	if err != nil || again.ID != first.ID {
 		t.Fatalf("%v, %v", again.Ref(), err)
 	}
@@ -115,7 +115,7 @@ func TestImportAgain(t *testing.T) {
 	if err != nil || earlier.Number != 2 || !earlier.Unchanged || earlier.Current != "weather@3" {
 		t.Errorf("earlier content gives %s, unchanged %t, weather means %q, %v", earlier.Ref(), earlier.Unchanged, earlier.Current, err)
 	}
-	if kept, err := h.Version(datasettest.Context(t), project, earlier.Ref()); err != nil || kept.Unchanged || kept.Current != "" {
+	if kept, err := h.Definitions.Version(datasettest.Context(t), project, earlier.Ref()); err != nil || kept.Unchanged || kept.Current != "" {
 		t.Errorf("stored: %+v, %v", kept, err)
 	}
 	var z bytes.Buffer
@@ -273,7 +273,7 @@ func TestWholeNumbersAreExact(t *testing.T) {
 		if err != nil {
 			t.Fatal(c.manifest, err)
 		}
-		if again, err := h.Version(datasettest.Context(t), project, v.Ref()); err != nil || again.Expectations[0].Expectation.String() != spec.Expectations[0].String() {
+		if again, err := h.Definitions.Version(datasettest.Context(t), project, v.Ref()); err != nil || again.Expectations[0].Expectation.String() != spec.Expectations[0].String() {
 			t.Errorf("%s is kept as %s, %v", c.manifest, again.Expectations[0].Expectation, err)
 		}
 		if (v.State == dataset.Accepted) != (c.want == "") || !strings.Contains(v.Reason, c.want) {
@@ -313,17 +313,17 @@ func TestRejected(t *testing.T) {
 		t.Fatal(v.State, err)
 	}
 	for _, r := range []string{"d", "d@1"} {
-		_, err = h.Open(ctx, dataset.OpenRequest{Project: project, Ref: ref(t, r)})
+		_, err = h.Reads.Open(ctx, dataset.OpenRequest{Project: project, Ref: ref(t, r)})
 		wantFault(t, err, fault.Conflict, "d@1 is rejected", "between(a, …, 5)", "row 2")
 		if strings.Contains(err.Error(), `"9"`) {
 			t.Errorf("a text that is written down has a value of sealed rows: %v", err)
 		}
-		_, _, err = h.Export(ctx, dataset.ExportRequest{OpenRequest: dataset.OpenRequest{Project: project, Ref: ref(t, r)}, Dir: private(t)})
+		_, _, err = h.Reads.Export(ctx, dataset.ExportRequest{OpenRequest: dataset.OpenRequest{Project: project, Ref: ref(t, r)}, Dir: private(t)})
 		wantFault(t, err, fault.Conflict, "rejected")
-		_, err = h.Create(ctx, dataset.CreateRequest{Project: project, Name: "e", Rows: empty(t), Parents: []dataset.Ref{ref(t, r)}})
+		_, err = h.Writes.Create(ctx, dataset.CreateRequest{Project: project, Name: "e", Rows: empty(t), Parents: []dataset.Ref{ref(t, r)}})
 		wantFault(t, err, fault.Conflict, "rejected")
 	}
-	if v, err = h.Version(ctx, project, ref(t, "d@1")); err != nil || v.Expectations[0].Examples[0].Value != "9" || v.Statistics[0].Max != "9" {
+	if v, err = h.Definitions.Version(ctx, project, ref(t, "d@1")); err != nil || v.Expectations[0].Examples[0].Value != "9" || v.Statistics[0].Max != "9" {
 		t.Errorf("%+v, %v", v, err)
 	}
 	if err := h.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
@@ -335,11 +335,11 @@ func TestRejected(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	preview, _, err := h.Preview(ctx, dataset.OpenRequest{Project: project, Ref: ref(t, "d@1")}, 1)
+	preview, _, err := h.Reads.Preview(ctx, dataset.OpenRequest{Project: project, Ref: ref(t, "d@1")}, 1)
 	if err != nil || fmt.Sprint(preview.Rows) != "[[1]]" {
 		t.Errorf("%v, %v", preview, err)
 	}
-	if d, _ := h.One(ctx, project, "d"); d.Latest != 1 || d.Accepted != 0 || d.Metadata != "" {
+	if d, _ := h.Definitions.One(ctx, project, "d"); d.Latest != 1 || d.Accepted != 0 || d.Metadata != "" {
 		t.Errorf("%+v", d)
 	}
 	good, err := imports(t, h, "d", "a\n1\n")
@@ -361,7 +361,7 @@ func nothingLeft(t *testing.T, h *datasettest.Harness, name string) {
 	if files := h.Files.List(t); len(files) > 0 {
 		t.Errorf("files left: %v", files)
 	}
-	if vs, _, err := h.Versions(datasettest.Context(t), project, name, dataset.Page{}); err != nil || len(vs) > 0 {
+	if vs, _, err := h.Definitions.Versions(datasettest.Context(t), project, name, dataset.Page{}); err != nil || len(vs) > 0 {
 		t.Errorf("versions left: %v, %v", vs, err)
 	}
 	err := h.DB.View(context.Background(), func(ctx context.Context, tx *store.Tx) error {
@@ -416,7 +416,7 @@ func TestImportRefusals(t *testing.T) {
 	for _, name := range []string{"../etc", "a/b", "..", "", "A", "a\x00", strings.Repeat("a", 64), "a@1", "-a", "a.b"} {
 		_, err := imports(t, h, name, "a\n1\n")
 		wantFault(t, err, fault.Invalid, "not a name")
-		_, _, err = h.Apply(ctx, dataset.ApplyRequest{Project: project, Name: name})
+		_, _, err = h.Definitions.Apply(ctx, dataset.ApplyRequest{Project: project, Name: name})
 		wantFault(t, err, fault.Invalid, "not a name")
 	}
 	h.Declare(t, "d", dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.Unique, Column: "a"}}})
@@ -426,12 +426,12 @@ func TestImportRefusals(t *testing.T) {
 	wantFault(t, err, fault.TooLarge, "more than 100 rows")
 	_, err = imports(t, h, "d", "a\n1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\n")
 	wantFault(t, err, fault.TooLarge, "distinct keys")
-	_, err = h.Import(ctx, dataset.ImportRequest{Project: project, Name: "d", Body: io.MultiReader(strings.NewReader("a\n1\n"), failing{})})
+	_, err = h.Writes.Import(ctx, dataset.ImportRequest{Project: project, Name: "d", Body: io.MultiReader(strings.NewReader("a\n1\n"), failing{})})
 	wantFault(t, err, fault.Internal, "the line was cut")
 	h.Config.Limits.Upload = 0
 	gone, cancel := context.WithCancel(ctx)
 	cancel()
-	if _, err := h.Import(gone, dataset.ImportRequest{Project: project, Name: "d", Body: strings.NewReader("a\n1\n")}); !errors.Is(err, context.Canceled) && fault.KindOf(err) != fault.Unavailable {
+	if _, err := h.Writes.Import(gone, dataset.ImportRequest{Project: project, Name: "d", Body: strings.NewReader("a\n1\n")}); !errors.Is(err, context.Canceled) && fault.KindOf(err) != fault.Unavailable {
 		t.Errorf("cancelled: %v", err)
 	}
 	nothingLeft(t, h, "d")
@@ -524,7 +524,7 @@ func TestConcurrentImports(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	vs, _, err := h.Versions(datasettest.Context(t), project, "d", dataset.Page{})
+	vs, _, err := h.Definitions.Versions(datasettest.Context(t), project, "d", dataset.Page{})
 	if err != nil || len(vs) != 4 {
 		t.Fatalf("%d versions, %v", len(vs), err)
 	}
@@ -570,7 +570,7 @@ func TestProjectDefaults(t *testing.T) {
 	if s := v.Statistics[0]; s.Min != "" || s.Max != "" {
 		t.Errorf("restricted data shows its values: %+v", s)
 	}
-	_, _, err := h.Apply(datasettest.Context(t), dataset.ApplyRequest{Project: project, Name: "d", Spec: dataset.Spec{Residency: residency.Of("AE", "DE")}})
+	_, _, err := h.Definitions.Apply(datasettest.Context(t), dataset.ApplyRequest{Project: project, Name: "d", Spec: dataset.Spec{Residency: residency.Of("AE", "DE")}})
 	wantFault(t, err, fault.PermissionDenied, "has the residency AE")
 	if !strings.Contains(fault.HintOf(err), "second approver") {
 		t.Error(fault.HintOf(err))
@@ -590,7 +590,7 @@ func TestFlights(t *testing.T) {
 		{Check: dataset.Unique, Columns: []string{"time_hour", "carrier", "flight", "origin", "sched_dep_time"}},
 	}})
 	last := dataset.Progress{}
-	v, err := h.Import(datasettest.Context(t), dataset.ImportRequest{Project: project, Name: "flights", Filename: "flights.csv.gz", Body: f, Progress: func(p dataset.Progress) {
+	v, err := h.Writes.Import(datasettest.Context(t), dataset.ImportRequest{Project: project, Name: "flights", Filename: "flights.csv.gz", Body: f, Progress: func(p dataset.Progress) {
 		if p.Rows < last.Rows || p.Bytes < last.Bytes {
 			t.Errorf("progress goes back from %+v to %+v", last, p)
 		}
@@ -621,7 +621,7 @@ func TestFlights(t *testing.T) {
 	if c, ok := v.Schema.Column("time_hour"); !ok || c.Type != table.Timestamp {
 		t.Errorf("%+v", c)
 	}
-	rows, err := h.Open(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: v.Ref(), Columns: []string{"distance"}})
+	rows, err := h.Reads.Open(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: v.Ref(), Columns: []string{"distance"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -654,7 +654,7 @@ func (b torn) Read(p []byte) (int, error) {
 func TestParsedBodies(t *testing.T) {
 	h := datasettest.New(t, func(c *dataset.Config) { c.Limits.Upload = 1000 })
 	all := func(body io.Reader, req parser.Request) (n int64, err error) {
-		rows, err := h.Parse(t.Context(), body, req)
+		rows, err := h.Writes.Parse(t.Context(), body, req)
 		if err != nil {
 			return 0, err
 		}

@@ -38,7 +38,7 @@ type IngestRequest struct {
 // one with the same content does not count, because the dataset has to mean what
 // the source has. Needs dataset.import. Errors: as Create; fault.Unavailable when a
 // person was erased from Base meanwhile.
-func (s *Service) Ingest(ctx context.Context, r IngestRequest) (Version, error) {
+func (s *Writes) Ingest(ctx context.Context, r IngestRequest) (Version, error) {
 	if who := identity.From(ctx); who.Kind == identity.Attempt {
 		return Version{}, fault.New(fault.PermissionDenied, "%s cannot ingest rows of a source", who).WithHint("From a job, write tables through the catalog, or import a file.")
 	}

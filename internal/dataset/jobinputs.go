@@ -32,7 +32,7 @@ type JobInputs struct {
 
 // jobInputs is what the job of an attempt could read: what it makes is made of that, however
 // it sends it. Of others it is nothing.
-func (s *Service) jobInputs(ctx context.Context) ([]JobInputs, error) {
+func (s *core) jobInputs(ctx context.Context) ([]JobInputs, error) {
 	who := identity.From(ctx)
 	if who.Kind != identity.Attempt {
 		return nil, nil
@@ -47,7 +47,7 @@ func (s *Service) jobInputs(ctx context.Context) ([]JobInputs, error) {
 // inputVersions are the versions that were read, perhaps. A version that was deleted since
 // is one of them. It asks for no permission: who read them had it. Errors: fault.Gone
 // for one that a person was erased from; fault.Conflict for a rejected one.
-func (s *Service) inputVersions(ctx context.Context, tx *store.Tx, p project.Name, rs []JobInputs) (vs []Version, err error) {
+func (s *core) inputVersions(ctx context.Context, tx *store.Tx, p project.Name, rs []JobInputs) (vs []Version, err error) {
 	for _, r := range rs {
 		for _, ref := range r.Versions {
 			v, err := s.versionEvenDeleted(ctx, tx, p, ref)
@@ -80,7 +80,7 @@ func (s *Service) inputVersions(ctx context.Context, tx *store.Tx, p project.Nam
 }
 
 // versionEvenDeleted finds a version, also of a dataset that was deleted.
-func (s *Service) versionEvenDeleted(ctx context.Context, tx *store.Tx, p project.Name, ref Ref) (Version, error) {
+func (s *core) versionEvenDeleted(ctx context.Context, tx *store.Tx, p project.Name, ref Ref) (Version, error) {
 	d, err := s.cfg.Store.Dataset(ctx, tx, p, ref.Name)
 	if err != nil {
 		return Version{}, err
@@ -90,7 +90,7 @@ func (s *Service) versionEvenDeleted(ctx context.Context, tx *store.Tx, p projec
 
 // tableVersions are the versions of a table that were read, perhaps, without those that
 // others of them were made of: the lineage leads there.
-func (s *Service) tableVersions(ctx context.Context, tx *store.Tx, p project.Name, table Ref, r JobInputs) (vs []Version, err error) {
+func (s *core) tableVersions(ctx context.Context, tx *store.Tx, p project.Name, table Ref, r JobInputs) (vs []Version, err error) {
 	d, err := s.cfg.Store.Dataset(ctx, tx, p, table.Name)
 	if fault.Is(err, fault.NotFound) {
 		return nil, nil // it never was
@@ -139,7 +139,7 @@ func (r JobInputs) includes(v Version) bool { return r.Zones == nil || r.Zones.W
 // requireNotErased refuses what was read, perhaps, of a table from which a person was erased
 // meanwhile, whatever became of the version that had the person. Like unredacted, it is
 // asked in the transaction in which rows become a version. Error: fault.Gone.
-func (s *Service) requireNotErased(ctx context.Context, tx *store.Tx, p project.Name, rs []JobInputs) error {
+func (s *core) requireNotErased(ctx context.Context, tx *store.Tx, p project.Name, rs []JobInputs) error {
 	for _, r := range rs {
 		for _, table := range r.Tables {
 			d, err := s.cfg.Store.Dataset(ctx, tx, p, table.Name)
@@ -178,7 +178,7 @@ func (s *Service) requireNotErased(ctx context.Context, tx *store.Tx, p project.
 
 // withJobInputs adds what was read, perhaps, to other parents, and what of it is no dataset to
 // what is beside them.
-func (s *Service) withJobInputs(ctx context.Context, p project.Name, parents []Version, beside []Labelled, rs []JobInputs) ([]Version, []Labelled, error) {
+func (s *core) withJobInputs(ctx context.Context, p project.Name, parents []Version, beside []Labelled, rs []JobInputs) ([]Version, []Labelled, error) {
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		more, err := s.inputVersions(ctx, tx, p, rs)
 		parents = slices.Concat(parents, more)

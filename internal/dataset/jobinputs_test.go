@@ -49,7 +49,7 @@ func TestJobInputs(t *testing.T) {
 	h.Put(t, "before", dataset.Spec{Residency: residency.Of("home"), Classification: dataset.Confidential}, "a\n10\n")
 	h.Put(t, "late", open, "a\n1\n")
 	h.Put(t, "late", open, "a\n2\n") // not made of the one before
-	if _, err := h.Create(ctx, dataset.CreateRequest{Project: project, Name: "late", Rows: someRows(t, 3), Parents: []dataset.Ref{ref(t, "late@2")}}); err != nil {
+	if _, err := h.Writes.Create(ctx, dataset.CreateRequest{Project: project, Name: "late", Rows: someRows(t, 3), Parents: []dataset.Ref{ref(t, "late@2")}}); err != nil {
 		t.Fatal(err)
 	}
 	narrow := open
@@ -65,7 +65,7 @@ func TestJobInputs(t *testing.T) {
 		"wherever they may be": {[]dataset.JobInputs{{Tables: own.Tables}}, []string{"late@1", "late@3", "late@4"}},
 		"nothing":              {nil, nil},
 	} {
-		v, err := h.Keep(ctx, kept(t, func(l *dataset.Left) { l.Read = c.read }))
+		v, err := h.Transforms.Keep(ctx, kept(t, func(l *dataset.Left) { l.Read = c.read }))
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -79,29 +79,29 @@ func TestJobInputs(t *testing.T) {
 	}
 	// An attempt that sends rows itself makes them of the same.
 	attempt := datasettest.New(t, nil)
-	attempt.Reads = []dataset.JobInputs{{Tables: []dataset.Ref{ref(t, "late@1")}}, {Versions: []dataset.Ref{ref(t, "before@1")}}}
+	attempt.Inputs = []dataset.JobInputs{{Tables: []dataset.Ref{ref(t, "late@1")}}, {Versions: []dataset.Ref{ref(t, "before@1")}}}
 	attempt.Put(t, "before", dataset.Spec{}, "a\n1\n")
 	attempt.Put(t, "late", dataset.Spec{Protection: dataset.Open}, "a\n1\n")
 	attempt.Put(t, "late", dataset.Spec{Protection: dataset.Open}, "a\n2\n")
 	as := identity.With(t.Context(), identity.Principal{Kind: identity.Attempt, ID: "att_1", Project: project, Scopes: []string{"dataset.query:late", "dataset.import:late"}})
-	v, err := attempt.Import(as, dataset.ImportRequest{Project: project, Name: "late", Filename: "late.csv", Body: strings.NewReader("a\n3\n")})
+	v, err := attempt.Writes.Import(as, dataset.ImportRequest{Project: project, Name: "late", Filename: "late.csv", Body: strings.NewReader("a\n3\n")})
 	if diff := gocmp.Diff([]string{"before@1", "late@1", "late@2"}, parentsOf(v)); err != nil || diff != "" {
 		t.Errorf("of an attempt: %v (-want +got):\n%s", err, diff)
 	}
 
 	// What was deleted while the job ran was read, perhaps.
 	for _, gone := range []string{"given@1", "late@3", "late@1"} {
-		if err := h.Delete(ctx, project, ref(t, gone), deletion.Request{Yes: true}); err != nil {
+		if err := h.Definitions.Delete(ctx, project, ref(t, gone), deletion.Request{Yes: true}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	v, err = h.Keep(ctx, kept(t, func(l *dataset.Left) { l.Read = []dataset.JobInputs{own} }))
+	v, err = h.Transforms.Keep(ctx, kept(t, func(l *dataset.Left) { l.Read = []dataset.JobInputs{own} }))
 	if diff := gocmp.Diff([]string{"given@1", "late@1", "late@3"}, parentsOf(v)); err != nil || diff != "" {
 		t.Errorf("of what was deleted since: %v (-want +got):\n%s", err, diff)
 	}
 	after := own
 	after.Since = time.Now()
-	v, err = h.Keep(ctx, kept(t, func(l *dataset.Left) { l.Read = []dataset.JobInputs{after} }))
+	v, err = h.Transforms.Keep(ctx, kept(t, func(l *dataset.Left) { l.Read = []dataset.JobInputs{after} }))
 	if diff := gocmp.Diff([]string{"given@1", "late@2"}, parentsOf(v)); err != nil || diff != "" {
 		t.Errorf("of a job that began after that: %v (-want +got):\n%s", err, diff)
 	}
@@ -109,7 +109,7 @@ func TestJobInputs(t *testing.T) {
 	if v, err := imports(t, h, "late", "a\n1\n"); err != nil || v.State != dataset.Rejected {
 		t.Fatal(v.State, err)
 	}
-	_, err = h.Keep(ctx, kept(t, func(l *dataset.Left) { l.Read = []dataset.JobInputs{{Versions: []dataset.Ref{ref(t, "late@5")}}} }))
+	_, err = h.Transforms.Keep(ctx, kept(t, func(l *dataset.Left) { l.Read = []dataset.JobInputs{{Versions: []dataset.Ref{ref(t, "late@5")}}} }))
 	wantFault(t, err, fault.Conflict, "late@5 is rejected")
 }
 
@@ -132,7 +132,7 @@ func TestManyVersionsCouldBeRead(t *testing.T) {
 	ctx := datasettest.Context(t)
 	for _, name := range []string{"appended", "replaced"} {
 		h.Put(t, name, dataset.Spec{Protection: dataset.Open}, "a\n1\n")
-		v, err := h.Version(ctx, project, ref(t, name+"@1"))
+		v, err := h.Definitions.Version(ctx, project, ref(t, name+"@1"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -157,12 +157,12 @@ func TestManyVersionsCouldBeRead(t *testing.T) {
 	of := func(name string) []dataset.JobInputs {
 		return []dataset.JobInputs{{Tables: []dataset.Ref{{Name: name, Number: 2500}}}}
 	}
-	v, err := h.Keep(ctx, kept(t, func(l *dataset.Left) { l.Read = of("appended") }))
+	v, err := h.Transforms.Keep(ctx, kept(t, func(l *dataset.Left) { l.Read = of("appended") }))
 	if diff := gocmp.Diff([]string{"appended@2500"}, parentsOf(v)); err != nil || diff != "" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
 	versions.lists = 0
-	wantFault(t, h.Receives(ctx, project, "made", of("replaced")), fault.Invalid, "more than 1000 versions")
+	wantFault(t, h.Transforms.Receives(ctx, project, "made", of("replaced")), fault.Invalid, "more than 1000 versions")
 	if versions.lists > 3 {
 		t.Errorf("%d lists of 500 were read", versions.lists)
 	}
@@ -180,25 +180,25 @@ func TestErasureFromJobInputs(t *testing.T) {
 		return kept(t, func(l *dataset.Left) {
 			l.Read = []dataset.JobInputs{{Tables: []dataset.Ref{ref(t, "orders@2")}, Since: since}}
 			l.Open = func(ctx context.Context) (array.RecordReader, error) {
-				return h.Open(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: ref(t, "copied@1")})
+				return h.Reads.Open(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: ref(t, "copied@1")})
 			}
 		})
 	}
 	begun := time.Date(2013, 1, 1, 0, 0, 0, 0, time.UTC)
-	if _, err := h.Keep(ctx, left(begun)); err != nil {
+	if _, err := h.Transforms.Keep(ctx, left(begun)); err != nil {
 		t.Fatal(err)
 	}
 	if diff := gocmp.Diff([]string{"made@1 2 made@2", "orders@1 3 orders@3"}, redact(t, h, carla("orders"))); diff != "" {
 		t.Errorf("redacted (-want +got):\n%s", diff)
 	}
-	_, err := h.Keep(ctx, left(begun))
+	_, err := h.Transforms.Keep(ctx, left(begun))
 	wantFault(t, err, fault.Gone, "table orders", "orders@1 contained rows of an erased person")
-	wantFault(t, h.Receives(ctx, project, "made", left(begun).Read), fault.Gone, "table orders")
-	stands, err := h.Version(ctx, project, ref(t, "orders@3"))
+	wantFault(t, h.Transforms.Receives(ctx, project, "made", left(begun).Read), fault.Gone, "table orders")
+	stands, err := h.Definitions.Version(ctx, project, ref(t, "orders@3"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	v, err := h.Keep(ctx, left(stands.Created))
+	v, err := h.Transforms.Keep(ctx, left(stands.Created))
 	if diff := gocmp.Diff([]string{"orders@2", "orders@3"}, parentsOf(v)); err != nil || diff != "" {
 		t.Errorf("of a job that began then: %v (-want +got):\n%s", err, diff)
 	}
@@ -210,7 +210,7 @@ func TestErasureFromJobInputs(t *testing.T) {
 		rows, err := open(ctx)
 		return &atEnd{RecordReader: rows, then: func() { redact(t, h, later(carla("orders"))) }}, err
 	}
-	if v, err := h.Keep(ctx, erased); !fault.Is(err, fault.Gone) && !fault.Is(err, fault.Unavailable) {
+	if v, err := h.Transforms.Keep(ctx, erased); !fault.Is(err, fault.Gone) && !fault.Is(err, fault.Unavailable) {
 		t.Errorf("kept %v, %v", v.Ref(), err)
 	}
 }
@@ -221,11 +221,11 @@ func TestErasureAndWhatAnAttemptSends(t *testing.T) {
 	open := dataset.Spec{Protection: dataset.Open}
 	for name, send := range map[string]func(context.Context, *datasettest.Harness, func()) error{
 		"import": func(ctx context.Context, h *datasettest.Harness, meanwhile func()) error {
-			_, err := h.Import(ctx, dataset.ImportRequest{Project: project, Name: "outs", Filename: "a.csv", Body: &late{strings.NewReader(bought(0, 6)), meanwhile}})
+			_, err := h.Writes.Import(ctx, dataset.ImportRequest{Project: project, Name: "outs", Filename: "a.csv", Body: &late{strings.NewReader(bought(0, 6)), meanwhile}})
 			return err
 		},
 		"create": func(ctx context.Context, h *datasettest.Harness, meanwhile func()) error {
-			_, err := h.Create(ctx, dataset.CreateRequest{Project: project, Name: "outs", Rows: &atEnd{RecordReader: someRows(t, 1), then: meanwhile}})
+			_, err := h.Writes.Create(ctx, dataset.CreateRequest{Project: project, Name: "outs", Rows: &atEnd{RecordReader: someRows(t, 1), then: meanwhile}})
 			return err
 		},
 	} {
@@ -234,11 +234,11 @@ func TestErasureAndWhatAnAttemptSends(t *testing.T) {
 			h.Put(t, "orders", open, bought(0, 9))
 			h.Put(t, "orders", open, "buyer,n\namal,1\n")
 			// The lineage leads from this one to orders@1, so that is no parent by itself.
-			if _, err := h.Create(datasettest.Context(t), dataset.CreateRequest{Project: project, Name: "orders", Rows: someRows(t, 1), Parents: []dataset.Ref{ref(t, "orders@1")}}); err != nil {
+			if _, err := h.Writes.Create(datasettest.Context(t), dataset.CreateRequest{Project: project, Name: "orders", Rows: someRows(t, 1), Parents: []dataset.Ref{ref(t, "orders@1")}}); err != nil {
 				t.Fatal(err)
 			}
 			h.Put(t, "outs", open, "buyer,n\namal,1\n")
-			h.Reads = []dataset.JobInputs{{Tables: []dataset.Ref{ref(t, "orders@3"), ref(t, "outs@1")}, Since: time.Now()}}
+			h.Inputs = []dataset.JobInputs{{Tables: []dataset.Ref{ref(t, "orders@3"), ref(t, "outs@1")}, Since: time.Now()}}
 			as := identity.With(t.Context(), identity.Principal{Kind: identity.Attempt, ID: "att_1", Project: project, Scopes: []string{"dataset.query:orders", "dataset.query:outs", "dataset.import:outs"}})
 			erase := func() { redact(t, h, carla("orders")) }
 			if !meanwhile {
@@ -246,7 +246,7 @@ func TestErasureAndWhatAnAttemptSends(t *testing.T) {
 				erase = func() {}
 			}
 			wantFault(t, send(as, h, erase), fault.Gone, "table orders", "contained rows of an erased person")
-			if d, err := h.One(datasettest.Context(t), project, "outs"); err != nil || d.Latest != 1 {
+			if d, err := h.Definitions.One(datasettest.Context(t), project, "outs"); err != nil || d.Latest != 1 {
 				t.Errorf("%s, meanwhile %v: %d versions, %v", name, meanwhile, d.Latest, err)
 			}
 		}
@@ -288,14 +288,14 @@ func TestADeletedDatasetStaysDeleted(t *testing.T) {
 	h := datasettest.New(t, nil)
 	ctx := datasettest.Context(t)
 	h.Put(t, "made", dataset.Spec{}, "a\n1\n")
-	if err := h.Delete(ctx, project, ref(t, "made"), deletion.Request{}); err != nil {
+	if err := h.Definitions.Delete(ctx, project, ref(t, "made"), deletion.Request{}); err != nil {
 		t.Fatal(err)
 	}
-	_, err := h.Keep(ctx, kept(t, func(l *dataset.Left) { l.Asked = time.Now().Add(-time.Hour) }))
+	_, err := h.Transforms.Keep(ctx, kept(t, func(l *dataset.Left) { l.Asked = time.Now().Add(-time.Hour) }))
 	wantFault(t, err, fault.Gone, "made was deleted while")
-	_, err = h.One(ctx, project, "made")
+	_, err = h.Definitions.One(ctx, project, "made")
 	wantFault(t, err, fault.NotFound)
-	v, err := h.Keep(ctx, kept(t, func(l *dataset.Left) { l.Asked = time.Now().Add(time.Hour) }))
+	v, err := h.Transforms.Keep(ctx, kept(t, func(l *dataset.Left) { l.Asked = time.Now().Add(time.Hour) }))
 	if err != nil || v.Number != 2 {
 		t.Errorf("of a job that was submitted after that: %v, %v", v.Ref(), err)
 	}
@@ -312,24 +312,24 @@ func TestWhatIsKeptIsAnImport(t *testing.T) {
 		c.Limits = dataset.Limits{Imports: 1, QueueTime: time.Millisecond, Upload: 100, Parser: parser.Limits{Rows: 3}}
 	})
 	ctx := datasettest.Context(t)
-	if _, err := h.Keep(ctx, kept(t, func(l *dataset.Left) {
+	if _, err := h.Transforms.Keep(ctx, kept(t, func(l *dataset.Left) {
 		l.Bytes = 100
 		l.Open = func(context.Context) (array.RecordReader, error) {
-			_, err := h.Keep(ctx, kept(t, func(l *dataset.Left) { l.Open = none }))
+			_, err := h.Transforms.Keep(ctx, kept(t, func(l *dataset.Left) { l.Open = none }))
 			wantFault(t, err, fault.Exhausted, "limit imports:")
 			return someRows(t, 1, 2, 3), nil
 		}
 	})); err != nil {
 		t.Error(err)
 	}
-	_, err := h.Keep(ctx, kept(t, func(l *dataset.Left) { l.Bytes, l.Open = 101, none }))
+	_, err := h.Transforms.Keep(ctx, kept(t, func(l *dataset.Left) { l.Bytes, l.Open = 101, none }))
 	wantFault(t, err, fault.TooLarge, "101 bytes")
 	small := datasettest.New(t, func(c *dataset.Config) { c.Limits = dataset.Limits{Parser: parser.Limits{Expanded: 1}} })
 	for name, c := range map[string]struct {
 		h    *datasettest.Harness
 		rows array.RecordReader
 	}{"rows": {h, twice(someRows(t, 1, 2))}, "bytes": {small, someRows(t, 1)}} {
-		_, err = c.h.Keep(ctx, kept(t, func(l *dataset.Left) {
+		_, err = c.h.Transforms.Keep(ctx, kept(t, func(l *dataset.Left) {
 			l.Open = func(context.Context) (array.RecordReader, error) { return c.rows, nil }
 		}))
 		wantFault(t, err, fault.TooLarge, "exceed the limit of one version")
@@ -361,13 +361,13 @@ func TestRowsThatCannotBeRead(t *testing.T) {
 		"at the beginning": func(context.Context) (array.RecordReader, error) { return nil, dead },
 		"in the middle":    func(context.Context) (array.RecordReader, error) { return &broken{someRows(t, 1), dead}, nil },
 	} {
-		_, err := h.Keep(ctx, kept(t, func(l *dataset.Left) { l.Open = open }))
+		_, err := h.Transforms.Keep(ctx, kept(t, func(l *dataset.Left) { l.Open = open }))
 		wantFault(t, err, fault.Exhausted, "the parser was killed")
 		if !errors.Is(err, dataset.ErrRows) || fault.HintOf(err) != "Split it." {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	_, err := h.Keep(ctx, kept(t, func(l *dataset.Left) {
+	_, err := h.Transforms.Keep(ctx, kept(t, func(l *dataset.Left) {
 		l.Open = func(context.Context) (array.RecordReader, error) { return &broken{someRows(t, 1), nil}, nil }
 	}))
 	wantFault(t, err, fault.Internal, "cannot be read")
@@ -376,17 +376,17 @@ func TestRowsThatCannotBeRead(t *testing.T) {
 	}
 	full := errors.New("disk full")
 	h.Files.Hook = func(string, string) error { return full }
-	if _, err = h.Keep(ctx, kept(t, func(*dataset.Left) {})); !errors.Is(err, full) || errors.Is(err, dataset.ErrRows) {
+	if _, err = h.Transforms.Keep(ctx, kept(t, func(*dataset.Left) {})); !errors.Is(err, full) || errors.Is(err, dataset.ErrRows) {
 		t.Errorf("what is not of the rows: %v", err)
 	}
 	h.Files.Hook = nil
 	told := errors.New("told")
-	if _, err = h.Keep(ctx, kept(t, func(l *dataset.Left) {
+	if _, err = h.Transforms.Keep(ctx, kept(t, func(l *dataset.Left) {
 		l.Then = func(context.Context, *store.Tx, dataset.Version) error { return told }
 	})); !errors.Is(err, told) {
 		t.Errorf("what cannot be recorded was made: %v", err)
 	}
-	if vs, _, err := h.Versions(ctx, project, "made", dataset.Page{}); err != nil || len(vs) != 0 {
+	if vs, _, err := h.Definitions.Versions(ctx, project, "made", dataset.Page{}); err != nil || len(vs) != 0 {
 		t.Errorf("%d versions, %v", len(vs), err)
 	}
 }
@@ -415,7 +415,7 @@ func TestDerivationsAreInTurn(t *testing.T) {
 	h := datasettest.New(t, nil)
 	ctx := datasettest.Context(t)
 	derive := func(by string, rows array.RecordReader) error {
-		_, err := h.Create(ctx, dataset.CreateRequest{Project: project, Name: "daily", Rows: rows, Producer: dataset.Producer{Kind: "query", ID: by, Digest: by}})
+		_, err := h.Writes.Create(ctx, dataset.CreateRequest{Project: project, Name: "daily", Rows: rows, Producer: dataset.Producer{Kind: "query", ID: by, Digest: by}})
 		return err
 	}
 	if err := derive("drv_2", someRows(t, 2)); err != nil {
@@ -425,12 +425,12 @@ func TestDerivationsAreInTurn(t *testing.T) {
 	if err := derive("job_3", someRows(t, 3)); err != nil {
 		t.Error(err)
 	}
-	if d, err := h.One(ctx, project, "daily"); err != nil || d.Accepted != 2 || d.Latest != 2 {
+	if d, err := h.Definitions.One(ctx, project, "daily"); err != nil || d.Accepted != 2 || d.Latest != 2 {
 		t.Errorf("%d of %d, %v", d.Accepted, d.Latest, err)
 	}
 	// What stands for a version has its turn, and what is no derivation has none.
 	h.Put(t, "orders", dataset.Spec{}, bought(0, 6))
-	rows, err := h.Open(ctx, dataset.OpenRequest{Project: project, Ref: ref(t, "orders@1")})
+	rows, err := h.Reads.Open(ctx, dataset.OpenRequest{Project: project, Ref: ref(t, "orders@1")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -442,7 +442,7 @@ func TestDerivationsAreInTurn(t *testing.T) {
 		t.Fatal(done)
 	}
 	wantFault(t, derive("drv_4", someRows(t, 4)), fault.Conflict, "daily@4 was made by a derivation that started later")
-	if _, err := h.Keep(ctx, kept(t, func(l *dataset.Left) { l.Dataset = "daily" })); err != nil {
+	if _, err := h.Transforms.Keep(ctx, kept(t, func(l *dataset.Left) { l.Dataset = "daily" })); err != nil {
 		t.Error(err)
 	}
 }
@@ -453,16 +453,16 @@ func TestReceivesAsksWhatIsJudged(t *testing.T) {
 	ctx := datasettest.Context(t)
 	h.Put(t, "patients", dataset.Spec{}, "id\n7\n")
 	h.Declare(t, "made", dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.Refers, Column: "id", In: &dataset.Target{Dataset: "patients", Column: "id"}}}})
-	if err := h.Receives(ctx, project, "made", nil); err != nil {
+	if err := h.Transforms.Receives(ctx, project, "made", nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.Receives(ctx, project, "absent", nil); err != nil {
+	if err := h.Transforms.Receives(ctx, project, "absent", nil); err != nil {
 		t.Fatal(err)
 	}
 	h.Policy.Deny(func(a policy.Action, o policy.Object) bool {
 		return a == dataset.ActionQuery && strings.HasPrefix(o.Name, "patients")
 	})
-	wantFault(t, h.Receives(ctx, project, "made", nil), fault.PermissionDenied, "patients")
+	wantFault(t, h.Transforms.Receives(ctx, project, "made", nil), fault.PermissionDenied, "patients")
 	h.Policy.Deny(func(a policy.Action, o policy.Object) bool { return a == dataset.ActionImport })
-	wantFault(t, h.Receives(ctx, project, "absent", nil), fault.PermissionDenied)
+	wantFault(t, h.Transforms.Receives(ctx, project, "absent", nil), fault.PermissionDenied)
 }

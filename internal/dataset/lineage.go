@@ -80,17 +80,25 @@ func (c Columns) bounded() Columns {
 // maxNodes bounds a graph.
 const maxNodes = 10_000
 
+// LineageReads answers what a version was made of, what was made of it, and which version stands
+// for one that a redaction replaced. Its callers are the HTTP API, features, ingestion, erasure,
+// and deployments, which look for the training set of a model.
+type LineageReads struct {
+	*core
+	definitions *Definitions
+}
+
 // Graph follows a version's lineage up to the digests of the files. Needs
 // dataset.read on the version; its ancestors, deleted ones too, are named with
 // their digests. Error: fault.TooLarge over 10,000 nodes.
-func (s *Service) Graph(ctx context.Context, p project.Name, ref Ref) (Node, error) {
+func (s *LineageReads) Graph(ctx context.Context, p project.Name, ref Ref) (Node, error) {
 	v, err := s.find(ctx, ActionRead, p, ref)
 	if err != nil {
 		return Node{}, err
 	}
 	var root Node
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		g := grower{s: s, tx: tx, seen: map[VersionID]bool{}}
+		g := grower{s: s.core, tx: tx, seen: map[VersionID]bool{}}
 		root, err = g.node(ctx, v)
 		return err
 	})
@@ -98,7 +106,7 @@ func (s *Service) Graph(ctx context.Context, p project.Name, ref Ref) (Node, err
 }
 
 type grower struct {
-	s     *Service
+	s     *core
 	tx    *store.Tx
 	seen  map[VersionID]bool
 	nodes int
@@ -139,7 +147,7 @@ func (g *grower) node(ctx context.Context, v Version) (Node, error) {
 
 // Descendants lists the versions that were made directly from a version, oldest
 // first, at most 1,000. Needs dataset.read.
-func (s *Service) Descendants(ctx context.Context, p project.Name, ref Ref) (vs []Version, err error) {
+func (s *LineageReads) Descendants(ctx context.Context, p project.Name, ref Ref) (vs []Version, err error) {
 	v, err := s.find(ctx, ActionRead, p, ref)
 	if err != nil {
 		return nil, err
@@ -152,4 +160,46 @@ func (s *Service) Descendants(ctx context.Context, p project.Name, ref Ref) (vs 
 		return nil, err
 	}
 	return vs, s.openStatistics(ctx, pointers(vs)...)
+}
+
+// Standing follows redactions: the version that stands for one now.
+func (s *LineageReads) Standing(ctx context.Context, p project.Name, ref Ref) (Ref, error) {
+	for ref.Number > 0 {
+		v, err := s.definitions.Version(ctx, p, ref)
+		if err != nil || v.State != Deleted || v.RedactedBy == 0 {
+			return ref, err
+		}
+		ref.Number = v.RedactedBy
+	}
+	return ref, nil
+}
+
+// StoodFor lists the versions that one stands for, through every redaction, the last
+// one first: what was made of these was made of its rows, and more.
+func (s *LineageReads) StoodFor(ctx context.Context, p project.Name, ref Ref) (was []Ref, err error) {
+	for { // of a deleted dataset, too
+		v, err := s.definitions.Version(ctx, p, ref)
+		if err != nil || v.Redacts == 0 {
+			return was, err
+		}
+		ref.Number = v.Redacts
+		was = append(was, ref)
+	}
+}
+
+// StandIns lists the versions that have stood for one since, through every redaction,
+// the first one first. It asks for no permission, as Persons. Error: fault.NotFound.
+func (s *LineageReads) StandIns(ctx context.Context, tx *store.Tx, p project.Name, ref Ref) (since []Ref, err error) {
+	d, err := s.cfg.Store.Dataset(ctx, tx, p, ref.Name) // deleted or not
+	if err != nil {
+		return nil, err
+	}
+	for {
+		v, err := s.cfg.Store.Version(ctx, tx, d.ID, ref.Number)
+		if err != nil || v.RedactedBy == 0 {
+			return since, err
+		}
+		ref.Number = v.RedactedBy
+		since = append(since, ref)
+	}
 }

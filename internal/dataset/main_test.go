@@ -61,10 +61,10 @@ func crash(stdin io.Reader, stdout io.Writer) error {
 		return nil
 	}
 	ctx := identity.With(context.Background(), identity.Principal{Kind: identity.User, ID: "usr_1"})
-	if _, _, err := h.Apply(ctx, dataset.ApplyRequest{Project: project, Name: "d"}); err != nil {
+	if _, _, err := h.Definitions.Apply(ctx, dataset.ApplyRequest{Project: project, Name: "d"}); err != nil {
 		return err
 	}
-	_, err = h.Import(ctx, dataset.ImportRequest{Project: project, Name: "d", Body: strings.NewReader(body)})
+	_, err = h.Writes.Import(ctx, dataset.ImportRequest{Project: project, Name: "d", Body: strings.NewReader(body)})
 	return errors.Join(err, errors.New("it was not stopped"))
 }
 
@@ -77,7 +77,7 @@ func (m modeOf) Launch(ctx context.Context, _ string, o child.LaunchOptions) (ch
 
 func imports(t *testing.T, h *datasettest.Harness, name, body string) (dataset.Version, error) {
 	t.Helper()
-	return h.Import(datasettest.Context(t), dataset.ImportRequest{Project: project, Name: name, Filename: name + ".csv", Body: strings.NewReader(body)})
+	return h.Writes.Import(datasettest.Context(t), dataset.ImportRequest{Project: project, Name: name, Filename: name + ".csv", Body: strings.NewReader(body)})
 }
 
 func ref(t *testing.T, s string) dataset.Ref {
@@ -92,7 +92,7 @@ func ref(t *testing.T, s string) dataset.Ref {
 // rowsOf reads a version, columns apart by '|'.
 func rowsOf(t *testing.T, h *datasettest.Harness, r string, columns ...string) []string {
 	t.Helper()
-	rows, err := h.Open(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: ref(t, r), Columns: columns})
+	rows, err := h.Reads.Open(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: ref(t, r), Columns: columns})
 	if err != nil {
 		t.Fatalf("open %s: %v", r, err)
 	}

@@ -25,7 +25,7 @@ type Parsed struct {
 // stream of messages (req.Only) has none of its length. body is read by another goroutine until
 // its end, an error, or Close; whoever gave it has to end a read that waits. Its errors come
 // back as they are.
-func (s *Service) Parse(ctx context.Context, body io.Reader, req parser.Request) (*Parsed, error) {
+func (s *Writes) Parse(ctx context.Context, body io.Reader, req parser.Request) (*Parsed, error) {
 	session, err := child.Start(ctx, s.cfg.Launcher, child.ParserMode, child.LaunchOptions{Memory: s.limits.ParserMemory, CPU: s.limits.ImportTime})
 	if err != nil {
 		return nil, err

@@ -161,13 +161,13 @@ func (s *sampler) sketches() columnSketches {
 }
 
 // keepSketches writes the sketches of a version beside its files.
-func (s *Service) keepSketches(ctx context.Context, v Version, p columnSketches) error {
+func (s *core) keepSketches(ctx context.Context, v Version, p columnSketches) error {
 	return put(ctx, s.cfg.Files, v.file(sketchesFile, Enveloped), func(w io.Writer) error { return json.NewEncoder(w).Encode(p) })
 }
 
 // sketchesOf gives the sketches of a version; of one that was made without, they are made
 // of the rows. The caller has passed the doors.
-func (s *Service) sketchesOf(ctx context.Context, v Version) (columnSketches, error) {
+func (s *core) sketchesOf(ctx context.Context, v Version) (columnSketches, error) {
 	p, err := s.keptSketches(ctx, v)
 	if fault.Is(err, fault.NotFound) {
 		return s.draw(ctx, v)
@@ -177,7 +177,7 @@ func (s *Service) sketchesOf(ctx context.Context, v Version) (columnSketches, er
 
 // keptSketches reads the sketches that are kept. Error: fault.NotFound when the version
 // was made without.
-func (s *Service) keptSketches(ctx context.Context, v Version) (columnSketches, error) {
+func (s *core) keptSketches(ctx context.Context, v Version) (columnSketches, error) {
 	var p columnSketches
 	f, err := s.cfg.Files.Open(ctx, v.file(sketchesFile, Enveloped))
 	if err != nil {
@@ -191,7 +191,7 @@ func (s *Service) keptSketches(ctx context.Context, v Version) (columnSketches, 
 }
 
 // draw makes the sketches of a version's rows.
-func (s *Service) draw(ctx context.Context, v Version) (p columnSketches, err error) {
+func (s *core) draw(ctx context.Context, v Version) (p columnSketches, err error) {
 	rows, err := s.read(ctx, v, OpenRequest{})
 	if err != nil {
 		return p, err
@@ -209,7 +209,7 @@ func (s *Service) draw(ctx context.Context, v Version) (p columnSketches, err er
 
 // redraw makes the sketches that a version was made without, once, and keeps it: it
 // reads all rows, so it takes the place and the time of a query.
-func (s *Service) redraw(ctx context.Context, v Version) (columnSketches, error) {
+func (s *Reads) redraw(ctx context.Context, v Version) (columnSketches, error) {
 	free, err := s.queries.Take(ctx, identity.Share(ctx, v.Project))
 	if err != nil {
 		return columnSketches{}, err
@@ -239,7 +239,7 @@ func (s *Service) redraw(ctx context.Context, v Version) (columnSketches, error)
 }
 
 // unlessDeleted removes what was written of a version that was deleted meanwhile.
-func (s *Service) unlessDeleted(ctx context.Context, v Version) error {
+func (s *Reads) unlessDeleted(ctx context.Context, v Version) error {
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		v, err = s.cfg.Store.VersionByID(ctx, tx, v.Project, v.ID)
 		return err
@@ -290,7 +290,7 @@ type TopValue struct {
 
 // Profile shows what a version's columns look like, also of a rejected one. It has
 // values of the rows: needs dataset.query; otherwise as Open.
-func (s *Service) Profile(ctx context.Context, r OpenRequest) (Profile, error) {
+func (s *Reads) Profile(ctx context.Context, r OpenRequest) (Profile, error) {
 	v, err := s.admit(ctx, r, true)
 	if err != nil {
 		return Profile{}, err

@@ -17,7 +17,7 @@ import (
 
 func profileOf(t *testing.T, h *datasettest.Harness, r string) (dataset.Profile, map[string]dataset.ColumnProfile) {
 	t.Helper()
-	p, err := h.Profile(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: ref(t, r), Purpose: "profile"})
+	p, err := h.Reads.Profile(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: ref(t, r), Purpose: "profile"})
 	if err != nil {
 		t.Fatalf("%s: %v", r, err)
 	}
@@ -163,7 +163,7 @@ func TestProfileIsDrawnOnce(t *testing.T) {
 		}
 	}
 	ask := func() error {
-		_, err := h.Profile(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: ref(t, "d@1")})
+		_, err := h.Reads.Profile(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: ref(t, "d@1")})
 		return err
 	}
 	remove("picture.json")
@@ -189,11 +189,11 @@ func TestProfileIsDrawnOnce(t *testing.T) {
 	remove("picture.json")
 	h.Files.Hook = func(step, key string) error {
 		if step == "create" && strings.HasSuffix(key, "picture.json") {
-			return h.Delete(datasettest.Context(t), project, v.Ref(), deletion.Request{})
+			return h.Definitions.Delete(datasettest.Context(t), project, v.Ref(), deletion.Request{})
 		}
 		return nil
 	}
-	if _, err := h.Profile(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: v.Ref()}); err != nil {
+	if _, err := h.Reads.Profile(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: v.Ref()}); err != nil {
 		t.Fatal(err)
 	}
 	if left := slices.DeleteFunc(h.Files.List(t), func(k string) bool { return !strings.Contains(k, string(v.ID)) }); len(left) > 0 {
@@ -216,13 +216,13 @@ func TestProfileIsRead(t *testing.T) {
 		t.Errorf("journal %v", read)
 	}
 	h.Policy.Deny(func(a policy.Action, _ policy.Object) bool { return a == dataset.ActionQuery })
-	_, err := h.Profile(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: v.Ref()})
+	_, err := h.Reads.Profile(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: v.Ref()})
 	wantFault(t, err, fault.PermissionDenied)
 	h.Policy.Deny(nil)
-	if err := h.Delete(datasettest.Context(t), project, v.Ref(), deletion.Request{}); err != nil {
+	if err := h.Definitions.Delete(datasettest.Context(t), project, v.Ref(), deletion.Request{}); err != nil {
 		t.Fatal(err)
 	}
-	_, err = h.Profile(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: v.Ref()})
+	_, err = h.Reads.Profile(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: v.Ref()})
 	wantFault(t, err, fault.Gone)
 	if left := slices.DeleteFunc(h.Files.List(t), func(k string) bool { return !strings.Contains(k, "picture") }); len(left) > 0 {
 		t.Errorf("left: %q", left)

@@ -194,7 +194,7 @@ type AsideTable struct {
 
 // Quarantined gives n rows (20 for 0, at most 1,000) of a version's quarantine
 // from one on, also of a rejected one. Needs dataset.query; otherwise as Open.
-func (s *Service) Quarantined(ctx context.Context, r OpenRequest, from int64, n int) (AsideTable, error) {
+func (s *Reads) Quarantined(ctx context.Context, r OpenRequest, from int64, n int) (AsideTable, error) {
 	if n <= 0 {
 		n = 20
 	}

@@ -27,7 +27,7 @@ func asideOf(t *testing.T, h *datasettest.Harness, r string) []string {
 	t.Helper()
 	out := []string{}
 	for from := int64(0); ; {
-		q, err := h.Quarantined(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: ref(t, r)}, from, 3)
+		q, err := h.Reads.Quarantined(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: ref(t, r)}, from, 3)
 		if err != nil {
 			t.Fatalf("%s: %v", r, err)
 		}
@@ -95,7 +95,7 @@ func TestQuarantine(t *testing.T) {
 			if x := v.Expectations[1].Examples; len(x) != 2 || x[0] != (dataset.Example{Row: 2, Column: "n", Value: "-5"}) {
 				t.Errorf("examples %v", x)
 			}
-			again, err := h.Version(datasettest.Context(t), project, v.Ref())
+			again, err := h.Definitions.Version(datasettest.Context(t), project, v.Ref())
 			if err != nil || again.Quarantined != 3 {
 				t.Errorf("the record says %d, error %v", again.Quarantined, err)
 			}
@@ -105,13 +105,13 @@ func TestQuarantine(t *testing.T) {
 			if v, err := imports(t, h, "orders", someBroken); err != nil || !v.Unchanged || v.Number != 1 {
 				t.Errorf("the same bytes give %v, %v", v.Ref(), err)
 			}
-			if err := h.Delete(datasettest.Context(t), project, v.Ref(), deletion.Request{}); err != nil {
+			if err := h.Definitions.Delete(datasettest.Context(t), project, v.Ref(), deletion.Request{}); err != nil {
 				t.Fatal(err)
 			}
 			if left := slices.DeleteFunc(h.Files.List(t), func(k string) bool { return !strings.Contains(k, string(v.ID)) }); len(left) > 0 {
 				t.Errorf("files of a deleted version: %q", left)
 			}
-			_, err = h.Quarantined(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: v.Ref()}, 0, 0)
+			_, err = h.Reads.Quarantined(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: v.Ref()}, 0, 0)
 			wantFault(t, err, fault.Gone, "was deleted")
 		})
 	}
@@ -171,7 +171,7 @@ func TestReasonsAreBounded(t *testing.T) {
 		t.Errorf("%d MiB were allocated", used>>20)
 	}
 	for _, from := range []int64{0, 5000, rows - 1} {
-		q, err := h.Quarantined(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: v.Ref()}, from, 1)
+		q, err := h.Reads.Quarantined(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: v.Ref()}, from, 1)
 		if err != nil || len(q.Rows) != 1 {
 			t.Fatalf("%v, %v", q, err)
 		}
@@ -216,7 +216,7 @@ func TestQuarantineIsRead(t *testing.T) {
 	}
 	h.Journal.Fail(fault.New(fault.Unavailable, "no space"))
 	ask := func() error {
-		_, err := h.Quarantined(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: v.Ref()}, 0, 0)
+		_, err := h.Reads.Quarantined(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: v.Ref()}, 0, 0)
 		return err
 	}
 	wantFault(t, ask(), fault.Unavailable, "no space")
@@ -237,7 +237,7 @@ func TestQuarantineIsRedacted(t *testing.T) {
 		if v, err := imports(t, h, "orders", "id,buyer,n\n1,carla,-1\n"); err != nil || v.State != dataset.Rejected {
 			t.Fatalf("%v, %v", v.Ref(), err)
 		}
-		found, err := h.Persons(datasettest.Context(t), carla("orders"))
+		found, err := h.Erasure.Persons(datasettest.Context(t), carla("orders"))
 		held := found.Held
 		if err != nil || len(held) != 3 || held[0].Rows != 2 || held[1].Rows != 2 || held[2].Rows != 1 {
 			t.Errorf("held %v, error %v", held, err)
@@ -318,11 +318,11 @@ func TestQuarantineOfRandomRows(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		v, err := h.Create(datasettest.Context(t), dataset.CreateRequest{Project: project, Name: "d", Rows: rows, Producer: dataset.Producer{Kind: "test", Text: strconv.FormatUint(seed, 10)}})
+		v, err := h.Writes.Create(datasettest.Context(t), dataset.CreateRequest{Project: project, Name: "d", Rows: rows, Producer: dataset.Producer{Kind: "test", Text: strconv.FormatUint(seed, 10)}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		table, _, err := h.Preview(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: v.Ref()}, 1000)
+		table, _, err := h.Reads.Preview(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: v.Ref()}, 1000)
 		if err != nil {
 			t.Fatal(err)
 		}

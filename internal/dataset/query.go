@@ -62,7 +62,7 @@ func notUTF8(text string) int {
 // message; fault.TooLarge and fault.Exhausted over the limits on rows and
 // memory, fault.Timeout over time, all of them also from the result's Err;
 // fault.PermissionDenied when the tables share no zone; otherwise as Open.
-func (s *Service) Query(ctx context.Context, r QueryRequest) (*Result, error) {
+func (s *Reads) Query(ctx context.Context, r QueryRequest) (*Result, error) {
 	if err := s.mayQuery(ctx, r); err != nil {
 		return nil, err
 	}
@@ -117,7 +117,7 @@ func (s *Service) Query(ctx context.Context, r QueryRequest) (*Result, error) {
 }
 
 // scratch makes a directory for one query; empty when queries have none.
-func (s *Service) scratch() (string, error) {
+func (s *Reads) scratch() (string, error) {
 	if s.cfg.Scratch == "" {
 		return "", nil
 	}
@@ -129,7 +129,7 @@ func (s *Service) scratch() (string, error) {
 }
 
 // mayQuery asks before anything is started on the caller's behalf.
-func (s *Service) mayQuery(ctx context.Context, r QueryRequest) error {
+func (s *Reads) mayQuery(ctx context.Context, r QueryRequest) error {
 	if len(r.Inputs) == 0 {
 		return s.cfg.Authorizer.Allow(ctx, ActionQuery, policy.Object{Project: string(r.Project)})
 	}
@@ -142,7 +142,7 @@ func (s *Service) mayQuery(ctx context.Context, r QueryRequest) error {
 }
 
 // ask has the conversation up to the result's first rows.
-func (s *Service) ask(ctx context.Context, q *Result, r QueryRequest, scratch string) error {
+func (s *Reads) ask(ctx context.Context, q *Result, r QueryRequest, scratch string) error {
 	session := q.session
 	explain := func(err error) error { return q.explain(err) }
 	if err := session.In.Header(child.SQLRequest{
@@ -203,7 +203,7 @@ type input struct {
 }
 
 // inputs passes the tables of a query through every door.
-func (s *Service) inputs(ctx context.Context, r QueryRequest, uses child.SQLAnalysis) ([]input, error) {
+func (s *Reads) inputs(ctx context.Context, r QueryRequest, uses child.SQLAnalysis) ([]input, error) {
 	named := make(map[string]Ref, len(r.Inputs))
 	for name, ref := range r.Inputs {
 		named[strings.ToLower(name)] = ref
@@ -262,7 +262,7 @@ func needed(s Schema, all bool, wanted map[string]bool) []string {
 
 // handOver sends the tables. An error is of the reading; when the worker stops
 // listening, it tells why itself.
-func (s *Service) handOver(ctx context.Context, session *child.Session, over child.SQLHandOver, inputs []input, empty bool) error {
+func (s *Reads) handOver(ctx context.Context, session *child.Session, over child.SQLHandOver, inputs []input, empty bool) error {
 	if !sent(session.In.Header(over)) {
 		return nil
 	}

@@ -41,12 +41,16 @@ type OpenRequest struct {
 	aside bool // the rows in quarantine instead
 }
 
+// Reads gives rows: as a reader, a page, a file, a profile or the answer of a query. Its callers
+// are the HTTP API, Flight, jobs, features and ingestion.
+type Reads struct{ *core }
+
 // Open reads an accepted version. The reader gives batches of the six column
 // types; release it. Needs dataset.query. Errors: fault.Conflict for a rejected
 // version, naming the expectation; fault.Gone for a deleted one, or a destroyed
 // key; fault.PermissionDenied where the data may not be; fault.Invalid for an
 // unknown column or a part that cannot be; fault.Conflict for another digest.
-func (s *Service) Open(ctx context.Context, r OpenRequest) (*Reader, error) {
+func (s *Reads) Open(ctx context.Context, r OpenRequest) (*Reader, error) {
 	v, err := s.admit(ctx, r, false)
 	if err != nil {
 		return nil, err
@@ -55,7 +59,7 @@ func (s *Service) Open(ctx context.Context, r OpenRequest) (*Reader, error) {
 }
 
 // admit passes a read through every door: permission, state, residency, journal.
-func (s *Service) admit(ctx context.Context, r OpenRequest, look bool) (Version, error) {
+func (s *core) admit(ctx context.Context, r OpenRequest, look bool) (Version, error) {
 	v, err := s.find(ctx, ActionQuery, r.Project, r.Ref)
 	if err != nil {
 		return Version{}, err
@@ -64,7 +68,7 @@ func (s *Service) admit(ctx context.Context, r OpenRequest, look bool) (Version,
 }
 
 // pass is the doors behind the permission.
-func (s *Service) pass(ctx context.Context, v Version, r OpenRequest, look bool) error {
+func (s *core) pass(ctx context.Context, v Version, r OpenRequest, look bool) error {
 	if err := s.fits(ctx, v, r, look); err != nil {
 		return err
 	}
@@ -72,7 +76,7 @@ func (s *Service) pass(ctx context.Context, v Version, r OpenRequest, look bool)
 }
 
 // fits is pass without the journal.
-func (s *Service) fits(ctx context.Context, v Version, r OpenRequest, look bool) error {
+func (s *core) fits(ctx context.Context, v Version, r OpenRequest, look bool) error {
 	if err := r.fits(v, look); err != nil {
 		return err
 	}
@@ -91,7 +95,7 @@ func (s *Service) fits(ctx context.Context, v Version, r OpenRequest, look bool)
 // within refuses to an attempt what may be in fewer zones than what it makes: its
 // job was confined by the versions that there were when it was submitted. Its own
 // versions come from those.
-func (s *Service) within(ctx context.Context, v Version) error {
+func (s *core) within(ctx context.Context, v Version) error {
 	who := identity.From(ctx)
 	if who.Kind != identity.Attempt || s.cfg.Confined == nil || v.CreatedBy == who.ID {
 		return nil
@@ -124,7 +128,7 @@ func (r OpenRequest) fits(v Version, look bool) error {
 }
 
 // journal records a read of classified data and returns when that is synced.
-func (s *Service) journal(ctx context.Context, v Version, r OpenRequest) error {
+func (s *core) journal(ctx context.Context, v Version, r OpenRequest) error {
 	if !v.Classification.Journalled() {
 		return nil
 	}
@@ -207,13 +211,13 @@ func (s rowset) pieces(from, to int64) []piece {
 }
 
 // read opens a version that was admitted.
-func (s *Service) read(ctx context.Context, v Version, q OpenRequest) (*Reader, error) {
+func (s *core) read(ctx context.Context, v Version, q OpenRequest) (*Reader, error) {
 	from, to := q.Shard.Rows(v.Rows)
 	return s.readSet(ctx, v, v.kept(), q.Columns, from, to)
 }
 
 // readSet opens rows of a version that was admitted, from one to before another.
-func (s *Service) readSet(ctx context.Context, v Version, set rowset, columns []string, from, to int64) (*Reader, error) {
+func (s *core) readSet(ctx context.Context, v Version, set rowset, columns []string, from, to int64) (*Reader, error) {
 	part, err := set.schema.Select(columns)
 	if err != nil {
 		return nil, err
@@ -333,7 +337,7 @@ const maxPreview = 1000
 
 // Preview gives the first n rows (20 for 0, at most 1,000) of a version, also
 // of a rejected one. Needs dataset.query; otherwise as Open.
-func (s *Service) Preview(ctx context.Context, r OpenRequest, n int) (Table, Version, error) {
+func (s *Reads) Preview(ctx context.Context, r OpenRequest, n int) (Table, Version, error) {
 	if n <= 0 {
 		n = 20
 	}
@@ -480,7 +484,7 @@ type ExportRequest struct {
 // Export writes an accepted version as one plain Parquet file into a private
 // directory for a job, which has to remove it. Needs dataset.query; errors as
 // Open. It returns the file's path; a failed export leaves none.
-func (s *Service) Export(ctx context.Context, r ExportRequest) (path string, v Version, err error) {
+func (s *Reads) Export(ctx context.Context, r ExportRequest) (path string, v Version, err error) {
 	if r.File == "" {
 		r.File = "data.parquet"
 	}

@@ -141,7 +141,7 @@ func TestKeepsValues(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				v, err := h.Create(ctx, dataset.CreateRequest{Project: project, Name: name, Rows: rows})
+				v, err := h.Writes.Create(ctx, dataset.CreateRequest{Project: project, Name: name, Rows: rows})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -157,7 +157,7 @@ func TestKeepsValues(t *testing.T) {
 			if w := create("e", single); w.ContentDigest != v.ContentDigest || w.Rows != v.Rows {
 				t.Fatalf("other batches gave another digest")
 			}
-			r, err := h.Open(ctx, dataset.OpenRequest{Project: project, Ref: v.Ref()})
+			r, err := h.Reads.Open(ctx, dataset.OpenRequest{Project: project, Ref: v.Ref()})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -198,7 +198,7 @@ func TestExport(t *testing.T) {
 	h.Put(t, "weather", dataset.Spec{}, weather)
 	ctx := datasettest.Context(t)
 	dir := private(t)
-	path, v, err := h.Export(ctx, dataset.ExportRequest{OpenRequest: dataset.OpenRequest{Project: project, Ref: ref(t, "weather"), Columns: []string{"temp", "origin"}}, Dir: dir})
+	path, v, err := h.Reads.Export(ctx, dataset.ExportRequest{OpenRequest: dataset.OpenRequest{Project: project, Ref: ref(t, "weather"), Columns: []string{"temp", "origin"}}, Dir: dir})
 	if err != nil || path != filepath.Join(dir, "data.parquet") || v.Number != 1 {
 		t.Fatal(path, v, err)
 	}
@@ -217,7 +217,7 @@ func TestExport(t *testing.T) {
 	export := func(change func(*dataset.ExportRequest)) error {
 		r := dataset.ExportRequest{OpenRequest: dataset.OpenRequest{Project: project, Ref: ref(t, "weather")}, Dir: dir, File: "x.parquet"}
 		change(&r)
-		_, _, err := h.Export(ctx, r)
+		_, _, err := h.Reads.Export(ctx, r)
 		return err
 	}
 	if err := export(func(r *dataset.ExportRequest) { r.File = "data.parquet" }); !errors.Is(err, os.ErrExist) {
@@ -251,15 +251,15 @@ func TestJournal(t *testing.T) {
 		req := dataset.OpenRequest{Project: project, Ref: ref(t, "d"), Columns: []string{"a"}, Purpose: "looking"}
 		reads := []func() error{
 			func() error {
-				r, err := h.Open(ctx, req)
+				r, err := h.Reads.Open(ctx, req)
 				if err == nil {
 					r.Release()
 				}
 				return err
 			},
-			func() error { _, _, err := h.Preview(ctx, req, 1); return err },
+			func() error { _, _, err := h.Reads.Preview(ctx, req, 1); return err },
 			func() error {
-				_, _, err := h.Export(ctx, dataset.ExportRequest{OpenRequest: req, Dir: private(t)})
+				_, _, err := h.Reads.Export(ctx, dataset.ExportRequest{OpenRequest: req, Dir: private(t)})
 				return err
 			},
 		}
@@ -300,43 +300,43 @@ func TestPermissions(t *testing.T) {
 		r := dataset.Ref{Name: name, Number: 1}
 		return map[string]func() error{
 			"dataset.import apply": func() error {
-				_, _, err := h.Apply(ctx, dataset.ApplyRequest{Project: project, Name: name})
+				_, _, err := h.Definitions.Apply(ctx, dataset.ApplyRequest{Project: project, Name: name})
 				return err
 			},
 			"dataset.import import": func() error { _, err := imports(t, h, name, "a\n1\n"); return err },
 			"dataset.import create": func() error {
-				_, err := h.Create(ctx, dataset.CreateRequest{Project: project, Name: name, Rows: empty(t)})
+				_, err := h.Writes.Create(ctx, dataset.CreateRequest{Project: project, Name: name, Rows: empty(t)})
 				return err
 			},
-			"dataset.query open": func() error { _, err := h.Open(ctx, dataset.OpenRequest{Project: project, Ref: r}); return err },
+			"dataset.query open": func() error { _, err := h.Reads.Open(ctx, dataset.OpenRequest{Project: project, Ref: r}); return err },
 			"dataset.query latest": func() error {
-				_, err := h.Open(ctx, dataset.OpenRequest{Project: project, Ref: dataset.Ref{Name: name}})
+				_, err := h.Reads.Open(ctx, dataset.OpenRequest{Project: project, Ref: dataset.Ref{Name: name}})
 				return err
 			},
 			"dataset.query preview": func() error {
-				_, _, err := h.Preview(ctx, dataset.OpenRequest{Project: project, Ref: r}, 1)
+				_, _, err := h.Reads.Preview(ctx, dataset.OpenRequest{Project: project, Ref: r}, 1)
 				return err
 			},
 			"dataset.query export": func() error {
-				_, _, err := h.Export(ctx, dataset.ExportRequest{OpenRequest: dataset.OpenRequest{Project: project, Ref: r}, Dir: private(t)})
+				_, _, err := h.Reads.Export(ctx, dataset.ExportRequest{OpenRequest: dataset.OpenRequest{Project: project, Ref: r}, Dir: private(t)})
 				return err
 			},
 			"dataset.query sql": func() error {
-				_, err := h.Query(ctx, dataset.QueryRequest{Project: project, SQL: "SELECT 1", Inputs: map[string]dataset.Ref{"t": r}})
+				_, err := h.Reads.Query(ctx, dataset.QueryRequest{Project: project, SQL: "SELECT 1", Inputs: map[string]dataset.Ref{"t": r}})
 				return err
 			},
 			"dataset.query free sql": func() error {
-				_, err := h.Query(ctx, dataset.QueryRequest{Project: project, SQL: "SELECT 1"})
+				_, err := h.Reads.Query(ctx, dataset.QueryRequest{Project: project, SQL: "SELECT 1"})
 				return err
 			},
-			"dataset.read one":         func() error { _, err := h.One(ctx, project, name); return err },
-			"dataset.read version":     func() error { _, err := h.Version(ctx, project, r); return err },
-			"dataset.read versions":    func() error { _, _, err := h.Versions(ctx, project, name, dataset.Page{}); return err },
-			"dataset.read list":        func() error { _, _, err := h.List(ctx, project, dataset.Page{}); return err },
-			"dataset.read graph":       func() error { _, err := h.Graph(ctx, project, r); return err },
-			"dataset.read descendants": func() error { _, err := h.Descendants(ctx, project, r); return err },
-			"dataset.delete one":       func() error { return h.Delete(ctx, project, r, deletion.Request{}) },
-			"dataset.delete all":       func() error { return h.Delete(ctx, project, dataset.Ref{Name: name}, deletion.Request{}) },
+			"dataset.read one":         func() error { _, err := h.Definitions.One(ctx, project, name); return err },
+			"dataset.read version":     func() error { _, err := h.Definitions.Version(ctx, project, r); return err },
+			"dataset.read versions":    func() error { _, _, err := h.Definitions.Versions(ctx, project, name, dataset.Page{}); return err },
+			"dataset.read list":        func() error { _, _, err := h.Definitions.List(ctx, project, dataset.Page{}); return err },
+			"dataset.read graph":       func() error { _, err := h.Lineage.Graph(ctx, project, r); return err },
+			"dataset.read descendants": func() error { _, err := h.Lineage.Descendants(ctx, project, r); return err },
+			"dataset.delete one":       func() error { return h.Definitions.Delete(ctx, project, r, deletion.Request{}) },
+			"dataset.delete all":       func() error { return h.Definitions.Delete(ctx, project, dataset.Ref{Name: name}, deletion.Request{}) },
 		}
 	}
 	h.Policy.Deny(func(policy.Action, policy.Object) bool { return true })
@@ -355,7 +355,7 @@ func TestPermissions(t *testing.T) {
 		}
 	}
 	h.Policy.Deny(nil)
-	if _, err := h.Open(ctx, dataset.OpenRequest{Project: project, Ref: dataset.Ref{Name: "d"}}); err != nil {
+	if _, err := h.Reads.Open(ctx, dataset.OpenRequest{Project: project, Ref: dataset.Ref{Name: "d"}}); err != nil {
 		t.Fatal(err)
 	}
 	asked := h.Policy.Asked()
@@ -375,7 +375,7 @@ func TestListNarrowed(t *testing.T) {
 	}
 	list := func(scopes ...string) string {
 		ctx := identity.With(t.Context(), identity.Principal{Kind: identity.Attempt, ID: "att_1", Project: project, Scopes: scopes})
-		ds, _, err := h.List(ctx, project, dataset.Page{})
+		ds, _, err := h.Definitions.List(ctx, project, dataset.Page{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -411,7 +411,7 @@ func TestPages(t *testing.T) {
 	}
 	var names []string
 	for token := ""; ; {
-		ds, next, err := h.List(ctx, project, dataset.Page{Size: 2, Token: token})
+		ds, next, err := h.Definitions.List(ctx, project, dataset.Page{Size: 2, Token: token})
 		if err != nil || len(ds) > 2 {
 			t.Fatal(len(ds), err)
 		}
@@ -427,7 +427,7 @@ func TestPages(t *testing.T) {
 	}
 	var numbers []int64
 	for token := ""; ; {
-		vs, next, err := h.Versions(ctx, project, "d0", dataset.Page{Size: 2, Token: token})
+		vs, next, err := h.Definitions.Versions(ctx, project, "d0", dataset.Page{Size: 2, Token: token})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -442,10 +442,10 @@ func TestPages(t *testing.T) {
 		t.Error(numbers)
 	}
 	for _, token := range []string{"!", "x", "-1", "0"} {
-		_, _, err := h.Versions(ctx, project, "d0", dataset.Page{Token: token})
+		_, _, err := h.Definitions.Versions(ctx, project, "d0", dataset.Page{Token: token})
 		wantFault(t, err, fault.Invalid, "page token")
 	}
-	if _, _, err := h.List(ctx, project, dataset.Page{Token: "%%"}); !fault.Is(err, fault.Invalid) {
+	if _, _, err := h.Definitions.List(ctx, project, dataset.Page{Token: "%%"}); !fault.Is(err, fault.Invalid) {
 		t.Error(err)
 	}
 }
@@ -459,19 +459,19 @@ func TestDelete(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	child, err := h.Create(ctx, dataset.CreateRequest{Project: project, Name: "e", Rows: empty(t), Parents: []dataset.Ref{ref(t, "d@3")}})
+	child, err := h.Writes.Create(ctx, dataset.CreateRequest{Project: project, Name: "e", Rows: empty(t), Parents: []dataset.Ref{ref(t, "d@3")}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := h.Delete(ctx, project, ref(t, "d@3"), deletion.Request{Yes: true}); err != nil {
+	if err := h.Definitions.Delete(ctx, project, ref(t, "d@3"), deletion.Request{Yes: true}); err != nil {
 		t.Fatal(err)
 	}
-	_, err = h.Open(ctx, dataset.OpenRequest{Project: project, Ref: ref(t, "d@3")})
+	_, err = h.Reads.Open(ctx, dataset.OpenRequest{Project: project, Ref: ref(t, "d@3")})
 	wantFault(t, err, fault.Gone, "d@3 was deleted")
 	if got := rowsOf(t, h, "d"); got[0] != "1" {
 		t.Error("the newest accepted version is not the one before:", got)
 	}
-	d, _ := h.One(ctx, project, "d")
+	d, _ := h.Definitions.One(ctx, project, "d")
 	if d.Latest != 3 || d.Accepted != 2 {
 		t.Errorf("%+v", d)
 	}
@@ -479,22 +479,22 @@ func TestDelete(t *testing.T) {
 	if err != nil || strings.Contains(string(meta), `"snapshot-id":3`) || !strings.Contains(string(meta), `"current-snapshot-id":2`) {
 		t.Errorf("%s, %v", meta, err)
 	}
-	v, err := h.Version(ctx, project, ref(t, "d@3"))
+	v, err := h.Definitions.Version(ctx, project, ref(t, "d@3"))
 	if err != nil || v.State != dataset.Deleted || v.ContentDigest == "" || v.Statistics != nil || v.Lineage.Source == nil {
 		t.Errorf("%+v, %v", v, err)
 	}
-	g, err := h.Graph(ctx, project, child.Ref())
+	g, err := h.Lineage.Graph(ctx, project, child.Ref())
 	if err != nil || len(g.Parents) != 1 || g.Parents[0].State != dataset.Deleted || g.Parents[0].Source.Digest == "" {
 		t.Errorf("%+v, %v", g, err)
 	}
-	if err := h.Delete(ctx, project, ref(t, "d@3"), deletion.Request{Yes: true}); err != nil {
+	if err := h.Definitions.Delete(ctx, project, ref(t, "d@3"), deletion.Request{Yes: true}); err != nil {
 		t.Error("a second time:", err)
 	}
 	again, err := imports(t, h, "d", "a\n2\n")
 	if err != nil || again.Number != 4 {
 		t.Errorf("%v, %v: a deleted version came back", again.Ref(), err)
 	}
-	if err := h.Delete(ctx, project, dataset.Ref{Name: "d"}, deletion.Request{}); err != nil {
+	if err := h.Definitions.Delete(ctx, project, dataset.Ref{Name: "d"}, deletion.Request{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, k := range h.Files.List(t) {
@@ -502,9 +502,9 @@ func TestDelete(t *testing.T) {
 			t.Error("left", k)
 		}
 	}
-	_, err = h.One(ctx, project, "d")
+	_, err = h.Definitions.One(ctx, project, "d")
 	wantFault(t, err, fault.NotFound)
-	if ds, _, _ := h.List(ctx, project, dataset.Page{}); len(ds) != 1 {
+	if ds, _, _ := h.Definitions.List(ctx, project, dataset.Page{}); len(ds) != 1 {
 		t.Error(ds)
 	}
 	v = h.Put(t, "d", dataset.Spec{}, "a\n7\n")
@@ -525,7 +525,7 @@ func TestDerived(t *testing.T) {
 		for _, p := range parents {
 			r.Parents = append(r.Parents, ref(t, p))
 		}
-		return h.Create(ctx, r)
+		return h.Writes.Create(ctx, r)
 	}
 	v, err := create("ab", "b", "a", "b@1")
 	if err != nil {
@@ -559,14 +559,14 @@ func TestDerived(t *testing.T) {
 
 	abroad := datasettest.New(t, func(c *dataset.Config) { c.Zone = "DE" })
 	abroad.Put(t, "b", dataset.Spec{Residency: residency.Of("DE")}, "a\n2\n")
-	if _, err := abroad.Create(ctx, dataset.CreateRequest{Project: project, Name: "x", Rows: empty(t), Parents: []dataset.Ref{{Name: "b"}}}); err != nil {
+	if _, err := abroad.Writes.Create(ctx, dataset.CreateRequest{Project: project, Name: "x", Rows: empty(t), Parents: []dataset.Ref{{Name: "b"}}}); err != nil {
 		t.Error("a derivation of German data in Germany:", err)
 	}
-	g, err := h.Graph(ctx, project, ref(t, "ab@1"))
+	g, err := h.Lineage.Graph(ctx, project, ref(t, "ab@1"))
 	if err != nil || len(g.Parents) != 2 || g.Parents[1].Ref != "b@1" || g.Parents[1].Source.Filename != "b.csv" {
 		t.Errorf("%+v, %v", g, err)
 	}
-	kids, err := h.Descendants(ctx, project, ref(t, "b"))
+	kids, err := h.Lineage.Descendants(ctx, project, ref(t, "b"))
 	if err != nil || len(kids) != 2 {
 		t.Errorf("%v, %v", kids, err)
 	}
@@ -578,7 +578,7 @@ func TestNoZoneInCommon(t *testing.T) {
 	h := datasettest.New(t, func(c *dataset.Config) { c.Guard = guard })
 	h.Put(t, "a", dataset.Spec{Residency: residency.Of("AE")}, "a\n1\n")
 	h.Put(t, "b", dataset.Spec{Residency: residency.Of("DE")}, "a\n2\n")
-	_, err := h.Create(datasettest.Context(t), dataset.CreateRequest{Project: project, Name: "x", Rows: empty(t), Parents: []dataset.Ref{{Name: "a"}, {Name: "b"}}})
+	_, err := h.Writes.Create(datasettest.Context(t), dataset.CreateRequest{Project: project, Name: "x", Rows: empty(t), Parents: []dataset.Ref{{Name: "a"}, {Name: "b"}}})
 	wantFault(t, err, fault.PermissionDenied, "dataset a@1 (AE)", "dataset b@1 (DE)")
 	if guard.last.What != "dataset b" || guard.last.Label.String() != "DE" || guard.last.Zone != "home" {
 		t.Errorf("%+v", guard.last)
@@ -592,7 +592,7 @@ func TestLabelsBesideTheParents(t *testing.T) {
 	h.Put(t, "a", dataset.Spec{Residency: residency.Of("AE", "DE")}, "a\n1\n")
 	model := dataset.Labelled{Name: "model delay@3", Residency: residency.Of("AE", "home"), Classification: dataset.Confidential}
 	for _, parents := range [][]dataset.Ref{{{Name: "a"}}, nil} {
-		v, err := h.Create(ctx, dataset.CreateRequest{Project: project, Name: "x", Rows: empty(t), Parents: parents, Beside: []dataset.Labelled{model}})
+		v, err := h.Writes.Create(ctx, dataset.CreateRequest{Project: project, Name: "x", Rows: empty(t), Parents: parents, Beside: []dataset.Labelled{model}})
 		want := "AE"
 		if parents == nil {
 			want = "AE, home"
@@ -602,7 +602,7 @@ func TestLabelsBesideTheParents(t *testing.T) {
 		}
 	}
 	model.Residency = residency.Of("home")
-	_, err := h.Create(ctx, dataset.CreateRequest{Project: project, Name: "x", Rows: empty(t), Parents: []dataset.Ref{{Name: "a"}}, Beside: []dataset.Labelled{model}})
+	_, err := h.Writes.Create(ctx, dataset.CreateRequest{Project: project, Name: "x", Rows: empty(t), Parents: []dataset.Ref{{Name: "a"}}, Beside: []dataset.Labelled{model}})
 	wantFault(t, err, fault.PermissionDenied, "dataset a@1 (AE, DE)", "model delay@3 (home)")
 }
 
@@ -618,13 +618,13 @@ func TestApply(t *testing.T) {
 		if change != nil {
 			change(&r)
 		}
-		d, c, err := h.Apply(ctx, r)
+		d, c, err := h.Definitions.Apply(ctx, r)
 		return d, string(c), err
 	}
 	if _, c, err := apply(dataset.Spec{}, func(r *dataset.ApplyRequest) { r.DryRun = true }); c != "created" || err != nil {
 		t.Fatal(c, err)
 	}
-	if _, err := h.One(ctx, project, "d"); !fault.Is(err, fault.NotFound) {
+	if _, err := h.Definitions.One(ctx, project, "d"); !fault.Is(err, fault.NotFound) {
 		t.Fatal("a dry run made it", err)
 	}
 	d, c, err := apply(dataset.Spec{}, nil)
@@ -726,7 +726,7 @@ func TestObjectStore(t *testing.T) {
 		if got := rowsOf(t, h, name); len(got) != 100 || got[7] != "a secret word" {
 			t.Errorf("%s: %d rows", name, len(got))
 		}
-		if err := h.Delete(ctx, project, dataset.Ref{Name: name}, deletion.Request{}); err != nil {
+		if err := h.Definitions.Delete(ctx, project, dataset.Ref{Name: name}, deletion.Request{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -746,19 +746,19 @@ func TestBothDatabases(t *testing.T) {
 			}
 			ctx := datasettest.Context(t)
 			h.Put(t, "w", dataset.Spec{Columns: []dataset.Column{{Name: "a", Type: table.Float64}}}, "a\n1\n")
-			if _, err := h.Create(ctx, dataset.CreateRequest{Project: project, Name: "x", Rows: empty(t), Parents: []dataset.Ref{{Name: "w"}}}); err != nil {
+			if _, err := h.Writes.Create(ctx, dataset.CreateRequest{Project: project, Name: "x", Rows: empty(t), Parents: []dataset.Ref{{Name: "w"}}}); err != nil {
 				t.Fatal(err)
 			}
 			if got := rowsOf(t, h, "w"); !slices.Equal(got, []string{"1"}) {
 				t.Error(got)
 			}
-			if vs, err := h.Descendants(ctx, project, ref(t, "w")); err != nil || len(vs) != 1 {
+			if vs, err := h.Lineage.Descendants(ctx, project, ref(t, "w")); err != nil || len(vs) != 1 {
 				t.Error(vs, err)
 			}
-			if ds, _, err := h.List(ctx, project, dataset.Page{}); err != nil || len(ds) != 2 || ds[0].Spec.Columns[0].Type != table.Float64 {
+			if ds, _, err := h.Definitions.List(ctx, project, dataset.Page{}); err != nil || len(ds) != 2 || ds[0].Spec.Columns[0].Type != table.Float64 {
 				t.Error(ds, err)
 			}
-			if err := h.Delete(ctx, project, dataset.Ref{Name: "w"}, deletion.Request{Yes: true}); err != nil {
+			if err := h.Definitions.Delete(ctx, project, dataset.Ref{Name: "w"}, deletion.Request{Yes: true}); err != nil {
 				t.Fatal(err)
 			}
 			var names []string

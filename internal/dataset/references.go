@@ -82,7 +82,7 @@ func (e Expectation) readsDataset(own string) string {
 // reads what its expectations read learns of it by the verdicts. A loop may read
 // everything, so this is asked of whoever bids it make versions. Needs dataset.query
 // on what is read.
-func (s *Service) MayJudge(ctx context.Context, p project.Name, name string) error {
+func (s *Definitions) MayJudge(ctx context.Context, p project.Name, name string) error {
 	d, err := s.load(ctx, p, name)
 	if err != nil {
 		return err
@@ -90,7 +90,7 @@ func (s *Service) MayJudge(ctx context.Context, p project.Name, name string) err
 	return s.mayJudge(ctx, p, name, d.Spec.Expectations)
 }
 
-func (s *Service) mayJudge(ctx context.Context, p project.Name, name string, es []Expectation) error {
+func (s *core) mayJudge(ctx context.Context, p project.Name, name string, es []Expectation) error {
 	for _, e := range es {
 		read := e.readsDataset(name)
 		if read == "" {
@@ -120,7 +120,7 @@ func (w draft) requireAsProtected(e Expectation, by Version) error {
 // loadReferences reads the values that expectations of the checker refer to. Who imports must
 // be allowed to read them, and the version may be only where they may be, and is as
 // closed.
-func (s *Service) loadReferences(ctx context.Context, w draft, v Version, c *checker) error {
+func (s *core) loadReferences(ctx context.Context, w draft, v Version, c *checker) error {
 	for _, k := range c.checks {
 		if k.e.Check != Refers || k.problem != "" {
 			continue
@@ -161,7 +161,7 @@ func valueDigest(a arrow.Array, i int) [2]uint64 {
 }
 
 // referencedValues is the digests of a column's different values.
-func (s *Service) referencedValues(ctx context.Context, v Version, e Expectation, c *checker) (map[[2]uint64]struct{}, error) {
+func (s *core) referencedValues(ctx context.Context, v Version, e Expectation, c *checker) (map[[2]uint64]struct{}, error) {
 	rows, err := s.read(ctx, v, OpenRequest{Columns: []string{e.In.Column}})
 	if err != nil {
 		return nil, err

@@ -91,12 +91,12 @@ func TestReferencesAreReads(t *testing.T) {
 	wantFault(t, err, fault.PermissionDenied)
 	// A loop may read everything, so who declares it is asked; what is declared stays.
 	apply := func(name string, s dataset.Spec) error {
-		_, _, err := h.Apply(datasettest.Context(t), dataset.ApplyRequest{Project: project, Name: name, Spec: s})
+		_, _, err := h.Definitions.Apply(datasettest.Context(t), dataset.ApplyRequest{Project: project, Name: name, Spec: s})
 		return err
 	}
 	probe := dataset.Spec{Expectations: rule, Classification: dataset.Confidential}
 	wantFault(t, apply("probe", probe), fault.PermissionDenied, "refers(id, patients.id) reads dataset patients")
-	wantFault(t, h.MayJudge(datasettest.Context(t), project, "secret"), fault.PermissionDenied, "patients")
+	wantFault(t, h.Definitions.MayJudge(datasettest.Context(t), project, "secret"), fault.PermissionDenied, "patients")
 	probe.Description = "of the clinic"
 	if err := apply("secret", probe); err != nil {
 		t.Error(err)
@@ -139,7 +139,7 @@ func TestDriftIsARead(t *testing.T) {
 	_, err = imports(t, h, "d", "n,new\n5,1\n")
 	wantFault(t, err, fault.PermissionDenied, "drift(n, wasserstein)")
 	spec.Expectations = append(slices.Clip(spec.Expectations), dataset.Expectation{Check: dataset.Drift, Column: "n", Method: "ks", Min: 0.01})
-	_, _, err = h.Apply(datasettest.Context(t), dataset.ApplyRequest{Project: project, Name: "d", Spec: spec})
+	_, _, err = h.Definitions.Apply(datasettest.Context(t), dataset.ApplyRequest{Project: project, Name: "d", Spec: spec})
 	wantFault(t, err, fault.PermissionDenied, "drift(n, ks) reads dataset d")
 }
 
@@ -186,7 +186,7 @@ func TestFreshnessIsOfItsTime(t *testing.T) {
 	if got := redact(t, h, carla("orders")); !slices.Equal(got, []string{"orders@1 1 orders@2"}) {
 		t.Fatalf("redacted %q", got)
 	}
-	v, err := h.Version(datasettest.Context(t), project, ref(t, "orders@2"))
+	v, err := h.Definitions.Version(datasettest.Context(t), project, ref(t, "orders@2"))
 	if err != nil || v.State != dataset.Accepted || len(v.Expectations) != 1 || v.Expectations[0].String() != "fresh(at, 24h) holds: not judged again" {
 		t.Errorf("%s: %v, %v", v.State, v.Expectations, err)
 	}
@@ -255,7 +255,7 @@ func TestDriftIsFound(t *testing.T) {
 			accepted = int(v.Number)
 		}
 	}
-	v, err := h.Version(datasettest.Context(t), project, ref(t, "d@3"))
+	v, err := h.Definitions.Version(datasettest.Context(t), project, ref(t, "d@3"))
 	if err != nil || !strings.HasPrefix(v.Reason, "drift(x, psi) fails: psi is ") || !strings.Contains(v.Reason, "with the drift threshold 0.25, against d@2; drift(x, ks) fails: ks has the p-value ") {
 		t.Errorf("%q, %v", v.Reason, err)
 	}
@@ -330,7 +330,7 @@ func TestStaleDatasetsAreTold(t *testing.T) {
 	h := datasettest.New(t, func(cfg *dataset.Config) { cfg.Now = func() time.Time { return now } })
 	tell := func(want ...string) {
 		t.Helper()
-		n, err := h.PublishStale(datasettest.Context(t), project)
+		n, err := h.Maintenance.PublishStale(datasettest.Context(t), project)
 		if err != nil || n != len(want) {
 			t.Fatalf("told of %d, want %v: %v", n, want, err)
 		}
@@ -345,20 +345,20 @@ func TestStaleDatasetsAreTold(t *testing.T) {
 	redact(t, h, carla("daily")) // daily@2 stands for daily@1, which is old
 	tell("daily")
 	tell()
-	if d, err := h.One(datasettest.Context(t), project, "daily"); err != nil || !d.Stale {
+	if d, err := h.Definitions.One(datasettest.Context(t), project, "daily"); err != nil || !d.Stale {
 		t.Errorf("stale %t, %v", d.Stale, err)
 	}
 	h.Declare(t, "daily", dataset.Spec{Fresh: "1d", Expectations: []dataset.Expectation{{Check: dataset.NotNull, Column: "n"}}})
 	if v, err := imports(t, h, "daily", "buyer,n\namal,\n"); err != nil || v.State != dataset.Rejected {
 		t.Fatalf("%s, %v", v.State, err)
 	}
-	if d, err := h.One(datasettest.Context(t), project, "daily"); err != nil || !d.Stale {
+	if d, err := h.Definitions.One(datasettest.Context(t), project, "daily"); err != nil || !d.Stale {
 		t.Errorf("after a rejected version: stale %t, %v", d.Stale, err)
 	}
 	if v, err := imports(t, h, "daily", "buyer,n\namal,3\n"); err != nil || v.State != dataset.Accepted {
 		t.Fatalf("%s, %v", v.State, err)
 	}
-	if d, err := h.One(datasettest.Context(t), project, "daily"); err != nil || d.Stale {
+	if d, err := h.Definitions.One(datasettest.Context(t), project, "daily"); err != nil || d.Stale {
 		t.Errorf("after a version: stale %t, %v", d.Stale, err)
 	}
 	now = now.Add(49 * time.Hour)

@@ -19,7 +19,7 @@ import (
 // was, as after a restore into another one: they name files by absolute paths, and other
 // engines follow these. Rows, digests and lineage stay as they are. Call it before the
 // catalog answers. It may be called again after a crash.
-func (s *Service) Relocate(ctx context.Context, p project.Name) error {
+func (s *Maintenance) Relocate(ctx context.Context, p project.Name) error {
 	// A server whose project is at its quota starts all the same: only then is room made.
 	ctx = identity.With(quota.Exempt(ctx), identity.Loop("dataset-recovery"))
 	return s.eachDataset(ctx, p, func(d Dataset) error {
@@ -32,7 +32,7 @@ func (s *Service) Relocate(ctx context.Context, p project.Name) error {
 }
 
 // elsewhere reports whether a table's metadata says that it is at another place.
-func (s *Service) elsewhere(ctx context.Context, d Dataset) (bool, error) {
+func (s *Maintenance) elsewhere(ctx context.Context, d Dataset) (bool, error) {
 	if d.Metadata == "" || d.Spec.Protection != Open {
 		return false, nil
 	}
@@ -51,7 +51,7 @@ func (s *Service) elsewhere(ctx context.Context, d Dataset) (bool, error) {
 	return err != nil || said.Location != s.cfg.Files.URI(location(d)), nil
 }
 
-func (s *Service) relocate(ctx context.Context, d Dataset) error {
+func (s *Maintenance) relocate(ctx context.Context, d Dataset) error {
 	var all []Version
 	if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		all, err = s.present(ctx, tx, d.ID)

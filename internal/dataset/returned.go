@@ -25,7 +25,7 @@ type PersonReturned struct {
 
 // returned looks for persons who were erased among the rows that a new version brings
 // from outside. What is made of versions that are here brings nobody.
-func (s *Service) returned(ctx context.Context, v Version) (all []Returned, err error) {
+func (s *core) returned(ctx context.Context, v Version) (all []Returned, err error) {
 	if s.cfg.Pseudonyms == nil || len(v.Lineage.Parents) > 0 {
 		return nil, nil
 	}
@@ -54,7 +54,7 @@ func (s *Service) returned(ctx context.Context, v Version) (all []Returned, err 
 	return all, nil
 }
 
-func (s *Service) returnedOf(ctx context.Context, p Person, v Version, erasure func(values []string) string) (Returned, error) {
+func (s *core) returnedOf(ctx context.Context, p Person, v Version, erasure func(values []string) string) (Returned, error) {
 	p.Purpose = "searching for erased persons"
 	r := Returned{Entity: p.Entity}
 	m := mapper{s: s, p: p, known: map[VersionID]mapped{}, specs: map[ID]Spec{}}

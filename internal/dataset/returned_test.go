@@ -22,7 +22,7 @@ func TestReturned(t *testing.T) {
 	want := []dataset.Returned{{Entity: "customer", Persons: 2, Erasures: []string{"ers_1", "ers_2"}}}
 	check := func(name string, want []dataset.Returned) {
 		t.Helper()
-		v, err := h.Version(ctx, project, ref(t, name))
+		v, err := h.Definitions.Version(ctx, project, ref(t, name))
 		if err != nil || !reflect.DeepEqual(v.Returned, want) {
 			t.Errorf("%s: %+v, %v", name, v.Returned, err)
 		}

@@ -32,7 +32,7 @@ const (
 // types and in no version; release them. It asks no permission: the rows are the
 // caller's. Errors, also from the rows' Err: fault.Invalid for what cannot be
 // read; fault.TooLarge and fault.Exhausted over a limit; fault.Timeout; the body's.
-func (s *Service) Sent(ctx context.Context, body io.Reader) (array.RecordReader, error) {
+func (s *Writes) Sent(ctx context.Context, body io.Reader) (array.RecordReader, error) {
 	body, err := begun(body)
 	if err != nil {
 		return nil, err

@@ -16,7 +16,7 @@ type sealedStatistics struct {
 }
 
 // sealStatistics seals what a version tells of its values, for the database.
-func (s *Service) sealStatistics(ctx context.Context, v *Version) error {
+func (s *core) sealStatistics(ctx context.Context, v *Version) error {
 	if v.Protection == Open {
 		return nil
 	}
@@ -34,7 +34,7 @@ func (s *Service) sealStatistics(ctx context.Context, v *Version) error {
 
 // openStatistics gives versions from the database what they tell of their values. With
 // the key that is gone.
-func (s *Service) openStatistics(ctx context.Context, vs ...*Version) error {
+func (s *core) openStatistics(ctx context.Context, vs ...*Version) error {
 	for _, v := range vs {
 		may := true
 		if v.Classification.Journalled() {

@@ -2,10 +2,7 @@ package dataset
 
 import (
 	"context"
-	"encoding/base64"
-	"fmt"
 	"log/slog"
-	"strconv"
 	"time"
 
 	"github.com/tink-crypto/tink-go/v2/tink"
@@ -56,19 +53,6 @@ type Defaults struct {
 	Classification Classification
 }
 
-// Elsewhere warns of a dataset that this server may not hold; empty for others.
-func (s *Service) Elsewhere(ctx context.Context, p project.Name, spec Spec) ([]string, error) {
-	def, err := s.defaults(ctx, p)
-	if err != nil {
-		return nil, err
-	}
-	label := def.residency(spec)
-	if label.Allows(s.cfg.Zone) {
-		return nil, nil
-	}
-	return []string{fmt.Sprintf("its residency is %s, and this server is in %s: importing here fails until the residency includes %s", label, s.cfg.Zone, s.cfg.Zone)}, nil
-}
-
 // residency is where data under a spec may be.
 func (d Defaults) residency(s Spec) residency.Label {
 	if len(s.Residency) > 0 {
@@ -91,7 +75,7 @@ func (d Defaults) classification(s Spec) Classification {
 	return Internal
 }
 
-func (s *Service) defaults(ctx context.Context, p project.Name) (Defaults, error) {
+func (s *core) defaults(ctx context.Context, p project.Name) (Defaults, error) {
 	if s.cfg.Defaults == nil {
 		return Defaults{}, nil
 	}
@@ -99,7 +83,7 @@ func (s *Service) defaults(ctx context.Context, p project.Name) (Defaults, error
 	return d, fault.Wrap(err, "reading the defaults of project %s", p)
 }
 
-// Config is what a Service needs.
+// Config is what the services need.
 type Config struct {
 	DB         *store.DB
 	Store      Store
@@ -202,11 +186,24 @@ func orDefault[T ~int | ~int64](v *T, d T) {
 	}
 }
 
-// Service is the only way to datasets. Safe for concurrent use.
+// Services are the ways to datasets, by what their callers do. Safe for concurrent use.
 //
 // Every method may fail with fault.PermissionDenied; those that name a dataset
 // with fault.NotFound; those that take data with fault.Invalid.
-type Service struct {
+type Services struct {
+	Definitions *Definitions
+	Writes      *Writes
+	Transforms  *Transforms
+	Reads       *Reads
+	Tables      *Tables
+	Lineage     *LineageReads
+	Erasure     *Erasure
+	Maintenance *Maintenance
+}
+
+// core is what all services share: configuration, limits, the slots of work, permission
+// checks, and how a version is found, opened, written and deleted.
+type core struct {
 	cfg     Config
 	limits  Limits
 	imports *share.Pool
@@ -214,8 +211,8 @@ type Service struct {
 	sent    *share.Pool
 }
 
-// New makes a service. Call Recover before using it.
-func New(cfg Config) *Service {
+// New makes the services. Call Maintenance.Recover before using them.
+func New(cfg Config) Services {
 	if cfg.Zone == "" {
 		cfg.Zone = residency.Home
 	}
@@ -226,16 +223,29 @@ func New(cfg Config) *Service {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	l := cfg.Limits.withDefaults()
-	return &Service{
+	c := &core{
 		cfg: cfg, limits: l,
 		imports: share.New(share.Limits{Name: "imports", What: "imports", Slots: l.Imports, Wait: l.QueueTime}),
 		queries: share.New(share.Limits{Name: "sql_statements", What: "SQL statements", Slots: l.Queries, Wait: l.QueueTime}),
 		sent:    share.New(share.Limits{Name: "row_uploads", What: "row uploads", Slots: sentAtATime, Wait: l.QueueTime}),
 	}
+	definitions := &Definitions{core: c}
+	writes := &Writes{core: c, definitions: definitions}
+	reads := &Reads{core: c}
+	return Services{
+		Definitions: definitions,
+		Writes:      writes,
+		Transforms:  &Transforms{core: c, definitions: definitions, writes: writes, reads: reads},
+		Reads:       reads,
+		Tables:      &Tables{core: c, definitions: definitions},
+		Lineage:     &LineageReads{core: c, definitions: definitions},
+		Erasure:     &Erasure{core: c},
+		Maintenance: &Maintenance{core: c},
+	}
 }
 
 // object is what the policy is asked about.
-func (s *Service) object(d Dataset, v *Version) policy.Object {
+func (s *core) object(d Dataset, v *Version) policy.Object {
 	o := policy.Object{
 		Project: string(d.Project), Kind: objectKind, Name: d.Name, Owner: d.Owner,
 		Classification: string(d.Spec.Classification), Residency: d.Spec.Residency,
@@ -248,7 +258,7 @@ func (s *Service) object(d Dataset, v *Version) policy.Object {
 
 // allowed loads a dataset that the caller may act on. Who may not is told so
 // whether it exists or not.
-func (s *Service) allowed(ctx context.Context, action policy.Action, p project.Name, name string) (Dataset, error) {
+func (s *core) allowed(ctx context.Context, action policy.Action, p project.Name, name string) (Dataset, error) {
 	if err := id.CheckName("dataset name", name); err != nil {
 		return Dataset{}, err
 	}
@@ -266,7 +276,7 @@ func (s *Service) allowed(ctx context.Context, action policy.Action, p project.N
 	return d, err
 }
 
-func (s *Service) load(ctx context.Context, p project.Name, name string) (d Dataset, err error) {
+func (s *core) load(ctx context.Context, p project.Name, name string) (d Dataset, err error) {
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		d, err = s.live(ctx, tx, p, name)
 		return err
@@ -274,7 +284,7 @@ func (s *Service) load(ctx context.Context, p project.Name, name string) (d Data
 	return d, err
 }
 
-func (s *Service) live(ctx context.Context, tx *store.Tx, p project.Name, name string) (Dataset, error) {
+func (s *core) live(ctx context.Context, tx *store.Tx, p project.Name, name string) (Dataset, error) {
 	d, err := s.cfg.Store.Dataset(ctx, tx, p, name)
 	if err == nil && d.Deleted {
 		err = fault.New(fault.NotFound, "there is no dataset %q", name)
@@ -287,7 +297,7 @@ func (s *Service) live(ctx context.Context, tx *store.Tx, p project.Name, name s
 }
 
 // resolve finds the version that a ref names in a transaction.
-func (s *Service) resolve(ctx context.Context, tx *store.Tx, d Dataset, number int64) (Version, error) {
+func (s *core) resolve(ctx context.Context, tx *store.Tx, d Dataset, number int64) (Version, error) {
 	if number == 0 {
 		number = d.Accepted
 		if number == 0 {
@@ -330,18 +340,8 @@ func (v Version) Usable() error {
 	return nil
 }
 
-// One gives a dataset. Needs dataset.read.
-func (s *Service) One(ctx context.Context, p project.Name, name string) (Dataset, error) {
-	return s.allowed(ctx, ActionRead, p, name)
-}
-
-// Version gives a version, whatever its state. Needs dataset.read.
-func (s *Service) Version(ctx context.Context, p project.Name, ref Ref) (Version, error) {
-	return s.find(ctx, ActionRead, p, ref)
-}
-
 // find loads a version that the caller may act on.
-func (s *Service) find(ctx context.Context, action policy.Action, p project.Name, ref Ref) (v Version, err error) {
+func (s *core) find(ctx context.Context, action policy.Action, p project.Name, ref Ref) (v Version, err error) {
 	if err := id.CheckName("dataset name", ref.Name); err != nil {
 		return Version{}, err
 	}
@@ -376,72 +376,4 @@ func (s *Service) find(ctx context.Context, action policy.Action, p project.Name
 		return Version{}, aerr
 	}
 	return v, err
-}
-
-// Page asks for a part of a list.
-type Page struct {
-	Size  int    // 0 is 100, at most 1,000
-	Token string // from the page before
-}
-
-func (p Page) size() int {
-	if p.Size <= 0 {
-		return 100
-	}
-	return min(p.Size, 1000)
-}
-
-// List lists the datasets that the caller may read, by name; next is the token
-// of the following page. Needs dataset.read.
-func (s *Service) List(ctx context.Context, p project.Name, page Page) (ds []Dataset, next string, err error) {
-	only, err := s.listable(ctx, p)
-	if err != nil {
-		return nil, "", err
-	}
-	after, err := base64.RawURLEncoding.DecodeString(page.Token)
-	if err != nil {
-		return nil, "", fault.New(fault.Invalid, "the page token is invalid")
-	}
-	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		ds, err = s.cfg.Store.Datasets(ctx, tx, p, only, string(after), page.size()+1)
-		return err
-	})
-	if err != nil {
-		return nil, "", err
-	}
-	if len(ds) > page.size() {
-		ds = ds[:page.size()]
-		next = base64.RawURLEncoding.EncodeToString([]byte(ds[len(ds)-1].Name))
-	}
-	if only == nil {
-		return ds, next, nil
-	}
-	ds, err = s.permitted(ctx, ds)
-	return ds, next, err
-}
-
-// Versions lists a dataset's versions, newest first. Needs dataset.read.
-func (s *Service) Versions(ctx context.Context, p project.Name, name string, page Page) (vs []Version, next string, err error) {
-	d, err := s.allowed(ctx, ActionRead, p, name)
-	if err != nil {
-		return nil, "", err
-	}
-	below := int64(0)
-	if page.Token != "" {
-		if below, err = strconv.ParseInt(page.Token, 10, 64); err != nil || below < 1 {
-			return nil, "", fault.New(fault.Invalid, "the page token is invalid")
-		}
-	}
-	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		vs, err = s.cfg.Store.Versions(ctx, tx, d.ID, "", below, page.size()+1)
-		return err
-	})
-	if err != nil {
-		return nil, "", err
-	}
-	if len(vs) > page.size() {
-		vs = vs[:page.size()]
-		next = strconv.FormatInt(vs[len(vs)-1].Number, 10)
-	}
-	return vs, next, s.openStatistics(ctx, pointers(vs)...)
 }

@@ -82,7 +82,7 @@ func (v Version) GroupStarts(most int) []int64 {
 
 // Plan describes what Open would read. It returns no rows, so it needs only dataset.read and
 // passes no residency door; other errors as Open.
-func (s *Service) Plan(ctx context.Context, r OpenRequest) (Plan, error) {
+func (s *Reads) Plan(ctx context.Context, r OpenRequest) (Plan, error) {
 	v, err := s.find(ctx, ActionRead, r.Project, r.Ref)
 	if err != nil {
 		return Plan{}, err
@@ -101,7 +101,7 @@ func (s *Service) Plan(ctx context.Context, r OpenRequest) (Plan, error) {
 // Reauthorize checks again that a read in progress is permitted: who reads may have
 // lost the permission, and the data may no longer be where it is going. It
 // journals nothing. Errors as Open.
-func (s *Service) Reauthorize(ctx context.Context, r OpenRequest) error {
+func (s *Reads) Reauthorize(ctx context.Context, r OpenRequest) error {
 	v, err := s.find(ctx, ActionQuery, r.Project, r.Ref)
 	if err != nil {
 		return err

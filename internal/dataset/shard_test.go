@@ -68,7 +68,7 @@ func numbered(t *testing.T, h *datasettest.Harness, name string, batches ...int)
 	if err != nil {
 		t.Fatal(err)
 	}
-	v, err := h.Create(datasettest.Context(t), dataset.CreateRequest{Project: project, Name: name, Rows: rows})
+	v, err := h.Writes.Create(datasettest.Context(t), dataset.CreateRequest{Project: project, Name: name, Rows: rows})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func TestPartsOfAVersion(t *testing.T) {
 		whole[name] = rowsOf(t, h, name)
 	}
 	for name, want := range map[string][]int64{"sealed": {0, 5, 6, 13}, "open": {0, 2, 11}, "empty": nil} {
-		plan, err := h.Plan(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: dataset.Ref{Name: name}})
+		plan, err := h.Reads.Plan(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: dataset.Ref{Name: name}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -112,11 +112,11 @@ func TestPartsOfAVersion(t *testing.T) {
 			p.Index = rapid.Int64Range(0, p.Count-1).Draw(rt, "index")
 		}
 		r := dataset.OpenRequest{Project: project, Ref: dataset.Ref{Name: name}, Shard: p, Digest: v[name].ContentDigest}
-		plan, err := h.Plan(datasettest.Context(t), r)
+		plan, err := h.Reads.Plan(datasettest.Context(t), r)
 		if err != nil {
 			rt.Fatal(err)
 		}
-		rows, err := h.Open(datasettest.Context(t), r)
+		rows, err := h.Reads.Open(datasettest.Context(t), r)
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -133,8 +133,8 @@ func TestPartsOfAVersion(t *testing.T) {
 			rt.Fatalf("%+v of %s: %v, want %v", p, name, got, want)
 		}
 	})
-	_, err := h.Open(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: dataset.Ref{Name: "open"}, Digest: "sha256:other"})
+	_, err := h.Reads.Open(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: dataset.Ref{Name: "open"}, Digest: "sha256:other"})
 	wantFault(t, err, fault.Conflict, "sha256:other")
-	_, err = h.Open(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: dataset.Ref{Name: "open"}, Shard: dataset.Shard{Index: 1}})
+	_, err = h.Reads.Open(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: dataset.Ref{Name: "open"}, Shard: dataset.Shard{Index: 1}})
 	wantFault(t, err, fault.Invalid, "no shard 1 of 1")
 }

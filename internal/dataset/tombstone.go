@@ -91,7 +91,7 @@ func (g grave) of(v *Version) (out []deletion.Citation) {
 }
 
 // standing are the versions of a dataset that are not deleted, or the one with a number.
-func (s *Service) standing(ctx context.Context, tx *store.Tx, d Dataset, number int64) (all []Version, err error) {
+func (s *core) standing(ctx context.Context, tx *store.Tx, d Dataset, number int64) (all []Version, err error) {
 	if number != 0 {
 		v, err := s.resolve(ctx, tx, d, number)
 		if err != nil || v.State == Deleted {
@@ -119,7 +119,7 @@ func (s *Service) standing(ctx context.Context, tx *store.Tx, d Dataset, number 
 // entomb finds what cites the versions that are about to go, refuses if the request does
 // not say that they may, and keeps whose rows the cited ones have. What it keeps is of use
 // only when they are deleted after it.
-func (s *Service) entomb(ctx context.Context, d Dataset, ref Ref, g *grave) error {
+func (s *Definitions) entomb(ctx context.Context, d Dataset, ref Ref, g *grave) error {
 	var going []Version
 	if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		if going, err = s.standing(ctx, tx, d, ref.Number); err != nil {
@@ -149,7 +149,7 @@ func (s *Service) entomb(ctx context.Context, d Dataset, ref Ref, g *grave) erro
 
 // entombed asks again, in the transaction in which the versions go: it is false when
 // something cites one that has no tombstone yet.
-func (s *Service) entombed(ctx context.Context, tx *store.Tx, d Dataset, going []Version, g grave) (bool, error) {
+func (s *core) entombed(ctx context.Context, tx *store.Tx, d Dataset, going []Version, g grave) (bool, error) {
 	if g.tombs == nil {
 		return true, nil // they expire, and nothing cites them
 	}
@@ -167,7 +167,7 @@ func (s *Service) entombed(ctx context.Context, tx *store.Tx, d Dataset, going [
 
 // cites finds what cites versions of a dataset: by name, because it was made of them, or,
 // if all of the dataset goes, because it reads the dataset whatever its version.
-func (s *Service) cites(ctx context.Context, tx *store.Tx, d Dataset, going []Version, all bool) ([]deletion.Citation, error) {
+func (s *core) cites(ctx context.Context, tx *store.Tx, d Dataset, going []Version, all bool) ([]deletion.Citation, error) {
 	f := citing{s: s, tx: tx, p: d.Project, root: d.ID, seen: map[VersionID]bool{}, said: map[ID][]saying{}}
 	meant := map[int64]string{} // by number, of deleted ones too: what stands for it now
 	for _, v := range going {
@@ -211,7 +211,7 @@ func (s *Service) cites(ctx context.Context, tx *store.Tx, d Dataset, going []Ve
 
 // citing collects citations.
 type citing struct {
-	s    *Service
+	s    *core
 	tx   *store.Tx
 	p    project.Name
 	root ID // the dataset that goes
@@ -305,7 +305,7 @@ func (f *citing) answering(ctx context.Context) ([]deletion.Citation, error) {
 }
 
 // keepPersons keeps whose rows a version has, for erasures to come.
-func (s *Service) keepPersons(ctx context.Context, v Version) (t Tombstone, err error) {
+func (s *Definitions) keepPersons(ctx context.Context, v Version) (t Tombstone, err error) {
 	if s.cfg.Pseudonyms == nil {
 		return t, nil
 	}
@@ -320,7 +320,7 @@ func (s *Service) keepPersons(ctx context.Context, v Version) (t Tombstone, err 
 	}
 	for _, p := range entities {
 		p.Purpose = "person index of " + v.Ref().String() + " had"
-		m := mapper{s: s, p: p, known: map[VersionID]mapped{}, specs: map[ID]Spec{}}
+		m := mapper{s: s.core, p: p, known: map[VersionID]mapped{}, specs: map[ID]Spec{}}
 		by, err := m.columns(ctx, v)
 		switch {
 		case err != nil:
@@ -331,7 +331,7 @@ func (s *Service) keepPersons(ctx context.Context, v Version) (t Tombstone, err 
 		case by.columns == nil:
 			continue
 		}
-		k := &keeper{s: s, ctx: ctx, v: v, p: p}
+		k := &keeper{s: s.core, ctx: ctx, v: v, p: p}
 		err = s.eachKey(ctx, p, v, by.columns, k.add)
 		if err == nil {
 			err = k.flush()
@@ -352,7 +352,7 @@ func (s *Service) keepPersons(ctx context.Context, v Version) (t Tombstone, err 
 }
 
 // eachKey visits the keys of the persons of a version, those in quarantine too.
-func (s *Service) eachKey(ctx context.Context, p Person, v Version, by tells, visit func(values []string) error) error {
+func (s *core) eachKey(ctx context.Context, p Person, v Version, by tells, visit func(values []string) error) error {
 	for _, aside := range []bool{false, true} {
 		rows, err := s.openHeld(ctx, p, v, by.names(), aside)
 		if err != nil {
@@ -391,7 +391,7 @@ func (t tells) each(ctx context.Context, rows *Reader, visit func(values []strin
 // keeper writes pseudonyms in parts: memory is that of one part, however many persons
 // there are. Somebody may be in two parts.
 type keeper struct {
-	s    *Service
+	s    *core
 	ctx  context.Context // of the deletion, as long as which it lives
 	v    Version
 	p    Person
@@ -445,14 +445,14 @@ type Buried struct {
 // Departed lists the deleted versions that had rows of a person, and those of which that
 // is not known. It asks for no permission, as Persons. Versions that an erasure has
 // replaced are not among them: what stands for them is searched.
-func (s *Service) Departed(ctx context.Context, p Person) (all []Buried, err error) {
+func (s *Erasure) Departed(ctx context.Context, p Person) (all []Buried, err error) {
 	had := map[VersionID]bool{}
 	if s.cfg.Pseudonyms != nil {
 		if had, err = s.hadRows(ctx, p); err != nil {
 			return nil, err
 		}
 	}
-	m := mapper{s: s, p: p, known: map[VersionID]mapped{}, specs: map[ID]Spec{}}
+	m := mapper{s: s.core, p: p, known: map[VersionID]mapped{}, specs: map[ID]Spec{}}
 	for after := VersionID(""); ; {
 		var vs []Version
 		if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
@@ -488,7 +488,7 @@ func (s *Service) Departed(ctx context.Context, p Person) (all []Buried, err err
 }
 
 // hadRows are the deleted versions whose tombstones have the person.
-func (s *Service) hadRows(ctx context.Context, p Person) (map[VersionID]bool, error) {
+func (s *Erasure) hadRows(ctx context.Context, p Person) (map[VersionID]bool, error) {
 	had := map[VersionID]bool{}
 	after := Persons{Project: p.Project, Entity: p.Entity}
 	for {

@@ -55,7 +55,7 @@ func sought(key string, reads ...string) dataset.Person {
 
 func departed(t *testing.T, h *datasettest.Harness, p dataset.Person) (out []string) {
 	t.Helper()
-	all, err := h.Departed(datasettest.Context(t), p)
+	all, err := h.Erasure.Departed(datasettest.Context(t), p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,12 +69,12 @@ func departed(t *testing.T, h *datasettest.Harness, p dataset.Person) (out []str
 // derived makes a version of a dataset of the rows of another one.
 func derived(t *testing.T, h *datasettest.Harness, name, from string, columns dataset.Columns) {
 	t.Helper()
-	rows, err := h.Open(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: ref(t, from)})
+	rows, err := h.Reads.Open(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: ref(t, from)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer rows.Release()
-	if _, err := h.Create(datasettest.Context(t), dataset.CreateRequest{
+	if _, err := h.Writes.Create(datasettest.Context(t), dataset.CreateRequest{
 		Project: project, Name: name, Rows: rows, Parents: []dataset.Ref{ref(t, from)}, Producer: dataset.Producer{Kind: "sql", Text: "SELECT"},
 		Columns: func() dataset.Columns { return columns },
 	}); err != nil {
@@ -107,7 +107,7 @@ func TestTombstones(t *testing.T) {
 	ctx := datasettest.Context(t)
 	h.Put(t, "orders", dataset.Spec{}, bought(0, 9)) // orders@1
 	h.Put(t, "orders", dataset.Spec{}, bought(9, 9)) // orders@2
-	v, err := h.Version(ctx, project, ref(t, "orders@1"))
+	v, err := h.Definitions.Version(ctx, project, ref(t, "orders@1"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,37 +122,37 @@ func TestTombstones(t *testing.T) {
 		"the dataset":            {"orders", deletion.Request{}, fault.Conflict, "feature view facts@1, job job_1"},
 		"force without a reason": {"orders@2", deletion.Request{Force: true}, fault.Invalid, "reason"},
 	} {
-		if err := h.Delete(ctx, project, ref(t, c.of), c.request); !fault.Is(err, c.kind) || !strings.Contains(err.Error(), c.says) {
+		if err := h.Definitions.Delete(ctx, project, ref(t, c.of), c.request); !fault.Is(err, c.kind) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	answering = []string{"deployment shop"}
-	if err := h.Delete(ctx, project, ref(t, "orders@1"), deletion.Request{Yes: true}); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "in use by deployment shop") {
+	if err := h.Definitions.Delete(ctx, project, ref(t, "orders@1"), deletion.Request{Yes: true}); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "in use by deployment shop") {
 		t.Errorf("in use: %v", err)
 	}
 	if got := departed(t, h, sought("carla", "orders")); got != nil {
 		t.Errorf("nothing was deleted, and %v are gone", got)
 	}
-	if err := h.Delete(ctx, project, ref(t, "orders@1"), deletion.Request{Force: true, Reason: "court order"}); err != nil {
+	if err := h.Definitions.Delete(ctx, project, ref(t, "orders@1"), deletion.Request{Force: true, Reason: "court order"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.Delete(ctx, project, ref(t, "orders"), deletion.Request{Yes: true}); err != nil { // orders@2 is cited by nothing of its own
+	if err := h.Definitions.Delete(ctx, project, ref(t, "orders"), deletion.Request{Yes: true}); err != nil { // orders@2 is cited by nothing of its own
 		t.Fatal(err)
 	}
 
-	gone, err := h.Version(ctx, project, ref(t, "orders@1"))
+	gone, err := h.Definitions.Version(ctx, project, ref(t, "orders@1"))
 	if err != nil || gone.State != dataset.Deleted || gone.ContentDigest != v.ContentDigest || gone.DeletedBy != "usr_1" || gone.DeletedAt.IsZero() ||
 		gone.Tombstone == nil || gone.Tombstone.CitedBy != "deployment shop, job job_1" || !slices.Equal(gone.Tombstone.Entities["customer"][0], []string{"buyer"}) {
 		t.Errorf("what stays is %+v with %+v, error %v", gone, gone.Tombstone, err)
 	}
-	g, err := h.Graph(ctx, project, ref(t, "orders@1"))
+	g, err := h.Lineage.Graph(ctx, project, ref(t, "orders@1"))
 	if err != nil || g.Digest != v.ContentDigest || !strings.Contains(g.Deleted, "by usr_1") {
 		t.Errorf("lineage: %+v, %v", g, err)
 	}
-	if _, err := h.Open(ctx, dataset.OpenRequest{Project: project, Ref: ref(t, "orders@1")}); !fault.Is(err, fault.Gone) {
+	if _, err := h.Reads.Open(ctx, dataset.OpenRequest{Project: project, Ref: ref(t, "orders@1")}); !fault.Is(err, fault.Gone) {
 		t.Errorf("reading it: %v", err)
 	}
-	if _, err := h.Version(ctx, project, ref(t, "orders@7")); !fault.Is(err, fault.NotFound) {
+	if _, err := h.Definitions.Version(ctx, project, ref(t, "orders@7")); !fault.Is(err, fault.NotFound) {
 		t.Errorf("a version that never was: %v", err)
 	}
 
@@ -183,7 +183,7 @@ func TestCitedThroughWhatWasMade(t *testing.T) {
 	if len(redactedBefore) != 2 {
 		t.Fatalf("redacted %v", redactedBefore)
 	}
-	err := h.Delete(datasettest.Context(t), project, ref(t, "orders@2"), deletion.Request{})
+	err := h.Definitions.Delete(datasettest.Context(t), project, ref(t, "orders@2"), deletion.Request{})
 	if !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "dataset made@2, model delay@1") {
 		t.Errorf("%v", err)
 	}
@@ -217,7 +217,7 @@ func TestManyPersons(t *testing.T) {
 		fmt.Fprintf(&b, "b%d,1\n", i)
 	}
 	h.Put(t, "orders", dataset.Spec{}, b.String())
-	if err := h.Delete(datasettest.Context(t), project, ref(t, "orders@1"), deletion.Request{Yes: true}); err != nil {
+	if err := h.Definitions.Delete(datasettest.Context(t), project, ref(t, "orders@1"), deletion.Request{Yes: true}); err != nil {
 		t.Fatal(err)
 	}
 	for key, want := range map[string]int{"b0": 1, "b70000": 1, "b149999": 1, "b150000": 0} {
@@ -234,12 +234,12 @@ func TestRenamedColumns(t *testing.T) {
 	h := datasettest.New(t, nil)
 	h.Put(t, "orders", dataset.Spec{}, bought(0, 9))
 	h.Put(t, "pairs", dataset.Spec{}, "who,friend,n\ncarla,amal,1\namal,carla,2\nbadr,amal,3\n")
-	rows, err := h.Open(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: ref(t, "pairs@1")})
+	rows, err := h.Reads.Open(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: ref(t, "pairs@1")})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer rows.Release()
-	if _, err := h.Create(datasettest.Context(t), dataset.CreateRequest{
+	if _, err := h.Writes.Create(datasettest.Context(t), dataset.CreateRequest{
 		Project: project, Name: "made", Rows: rows, Parents: []dataset.Ref{ref(t, "orders@1")}, Producer: dataset.Producer{Kind: "sql", Text: "SELECT"},
 		Columns: func() dataset.Columns {
 			from := func(how string) []dataset.ColumnSource {

@@ -111,11 +111,20 @@ func (t *Transform) refs() (map[string]Ref, error) {
 	return refs, nil
 }
 
+// Transforms checks and runs the transformations of datasets. Its callers are the HTTP API, which
+// derives at once, and jobs, which hand over rows that Spark made.
+type Transforms struct {
+	*core
+	definitions *Definitions
+	writes      *Writes
+	reads       *Reads
+}
+
 // CheckTransform has DuckDB read the SQL of a transformation that is new or another than
 // the dataset's, over the columns of its tables and no rows. Where a table has no version
 // yet, or may not be read, it says why nothing was checked. Needs dataset.import. Errors:
 // fault.Invalid, as Derive.
-func (s *Service) CheckTransform(ctx context.Context, p project.Name, name string, spec Spec) (unchecked string, err error) {
+func (s *Transforms) CheckTransform(ctx context.Context, p project.Name, name string, spec Spec) (unchecked string, err error) {
 	was, err := s.allowed(ctx, ActionImport, p, name)
 	if err != nil && !fault.Is(err, fault.NotFound) {
 		return "", err
@@ -188,7 +197,7 @@ type Derived struct {
 // dataset.import, dataset.query and dataset.read on the tables, and job.submit for Spark.
 // Errors: as Query and Create; fault.Invalid without a transformation, and for times
 // without a zone; fault.PermissionDenied for Spark over sealed datasets.
-func (s *Service) Derive(ctx context.Context, p project.Name, name string) (Derived, error) {
+func (s *Transforms) Derive(ctx context.Context, p project.Name, name string) (Derived, error) {
 	asked := s.cfg.Now()
 	d, err := s.allowed(ctx, ActionImport, p, name)
 	if err != nil {
@@ -207,7 +216,7 @@ func (s *Service) Derive(ctx context.Context, p project.Name, name string) (Deri
 		return s.begin(ctx, d, q, asked)
 	}
 	made := CreateRequest{Project: p, Name: name, Producer: Producer{Kind: "query", ID: id.New("drv")}, asked: asked}
-	rows, err := s.Query(ctx, q)
+	rows, err := s.reads.Query(ctx, q)
 	if err != nil {
 		return Derived{}, err
 	}
@@ -217,7 +226,7 @@ func (s *Service) Derive(ctx context.Context, p project.Name, name string) (Deri
 	}
 	made.Producer.Digest, made.Producer.Text = rows.Producer().Digest, t.SQL
 	made.Rows, made.Parents, made.Columns = rows, rows.Refs(), rows.Columns
-	v, err := s.Create(ctx, made)
+	v, err := s.writes.Create(ctx, made)
 	if err != nil {
 		return Derived{}, err
 	}
@@ -226,7 +235,7 @@ func (s *Service) Derive(ctx context.Context, p project.Name, name string) (Deri
 
 // begin has DuckDB read the SQL first: what it refuses, and what names no table, is told
 // at once, and not by a job.
-func (s *Service) begin(ctx context.Context, d Dataset, q QueryRequest, asked time.Time) (Derived, error) {
+func (s *Transforms) begin(ctx context.Context, d Dataset, q QueryRequest, asked time.Time) (Derived, error) {
 	if s.cfg.Steps == nil {
 		return Derived{}, fault.New(fault.Unsupported, "no engine of this server supports Spark").WithHint("Set engine: duckdb in spec.transform of dataset %s.", d.Name)
 	}
@@ -275,9 +284,9 @@ type bound struct {
 }
 
 // bind has DuckDB read SQL, through the doors that a query goes through.
-func (s *Service) bind(ctx context.Context, q QueryRequest) (bound, error) {
+func (s *Transforms) bind(ctx context.Context, q QueryRequest) (bound, error) {
 	q.empty = true
-	rows, err := s.Query(ctx, q)
+	rows, err := s.reads.Query(ctx, q)
 	if err != nil {
 		return bound{}, err
 	}
@@ -322,7 +331,7 @@ var ErrRows = errors.New("the rows cannot be read")
 // Step become the version that Derive makes of them by DuckDB. Errors: as Create, with
 // ErrRows for what reading them failed by; fault.Gone when the dataset was deleted after the
 // job was submitted; fault.Exhausted when too many imports run.
-func (s *Service) Keep(ctx context.Context, l Left) (Version, error) {
+func (s *Transforms) Keep(ctx context.Context, l Left) (Version, error) {
 	if l.Bytes > int64(s.limits.Upload) {
 		return Version{}, fault.New(fault.TooLarge, "the files have %d bytes, over the limit of %d", l.Bytes, s.limits.Upload).WithHint("Write smaller outputs, or raise limits.upload.")
 	}
@@ -356,7 +365,7 @@ func (s *Service) Keep(ctx context.Context, l Left) (Version, error) {
 			return plan.from
 		}
 	}
-	v, err := s.Create(ctx, r)
+	v, err := s.writes.Create(ctx, r)
 	if rows.err != nil {
 		return unread(rows.err)
 	}
@@ -394,9 +403,9 @@ func (r *rationed) Err() error { return r.err }
 // Receives refuses a dataset that the caller may not write, or may not have judged, and
 // what nothing can be made of any more. Needs dataset.import, and dataset.query on what
 // the expectations read; a dataset that is not there is made.
-func (s *Service) Receives(ctx context.Context, p project.Name, name string, read []JobInputs) error {
+func (s *Transforms) Receives(ctx context.Context, p project.Name, name string, read []JobInputs) error {
 	if _, err := s.allowed(ctx, ActionImport, p, name); err == nil {
-		if err := s.MayJudge(ctx, p, name); err != nil {
+		if err := s.definitions.MayJudge(ctx, p, name); err != nil {
 			return err
 		}
 	} else if !fault.Is(err, fault.NotFound) {
@@ -412,7 +421,7 @@ func (s *Service) Receives(ctx context.Context, p project.Name, name string, rea
 
 // inTurn refuses a version that a derivation made when one that began later, of newer
 // versions, has made the newest.
-func (s *Service) inTurn(ctx context.Context, tx *store.Tx, d Dataset, v Version) error {
+func (s *core) inTurn(ctx context.Context, tx *store.Tx, d Dataset, v Version) error {
 	mine := v.derivation()
 	if mine == "" || v.State != Accepted || d.Accepted == 0 {
 		return nil

@@ -31,7 +31,7 @@ func create(t *testing.T, h *datasettest.Harness, name, rows string, types ...ar
 	if err != nil {
 		t.Fatal(err)
 	}
-	v, err := h.Create(datasettest.Context(t), dataset.CreateRequest{Project: project, Name: name, Rows: r})
+	v, err := h.Writes.Create(datasettest.Context(t), dataset.CreateRequest{Project: project, Name: name, Rows: r})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func TestLists(t *testing.T) {
 	if s := v.Statistics[0]; s.Count != 3 || s.Distinct != 2 || s.Min != "" || s.Mean != nil || v.Quarantined != 1 {
 		t.Errorf("%+v, %d aside", s, v.Quarantined)
 	}
-	aside, err := h.Quarantined(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: v.Ref()}, 0, 5)
+	aside, err := h.Reads.Quarantined(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: v.Ref()}, 0, 5)
 	if err != nil || len(aside.Rows) != 1 || fmt.Sprint(aside.Rows[0].Values) != "[<nil> [3 4]]" {
 		t.Errorf("%+v, %v", aside, err)
 	}

@@ -59,7 +59,7 @@ type draft struct {
 // Order: field IDs and a staging row are committed, then files are written,
 // then the version is committed and its staging row removed in one transaction.
 // A crash in between leaves a staging row, by which Recover removes the files.
-func (s *Service) write(ctx context.Context, w draft) (Version, error) {
+func (s *core) write(ctx context.Context, w draft) (Version, error) {
 	schema, err := table.NormalSchema(w.rows.Schema())
 	if err != nil {
 		return Version{}, err
@@ -100,7 +100,7 @@ func (s *Service) write(ctx context.Context, w draft) (Version, error) {
 // keepClass gives a version the class that its content, or the file that it was imported
 // from, has in any project already: the same bytes do not become less sensitive by being
 // written again. A version without rows says nothing.
-func (s *Service) keepClass(ctx context.Context, w draft, v *Version) error {
+func (s *core) keepClass(ctx context.Context, w draft, v *Version) error {
 	if v.Rows == 0 {
 		return nil
 	}
@@ -153,7 +153,7 @@ func fingerprint(spec Spec, v Version) string {
 }
 
 // stage commits the column IDs and the mark that files are being written.
-func (s *Service) stage(ctx context.Context, w draft, schema Schema, v *Version) error {
+func (s *core) stage(ctx context.Context, w draft, schema Schema, v *Version) error {
 	return s.cfg.DB.Update(ctx, string(w.project), func(ctx context.Context, tx *store.Tx) error {
 		d, err := s.live(ctx, tx, w.project, w.name)
 		if err != nil {
@@ -208,7 +208,7 @@ func (v Version) file(name string, form Form) File {
 }
 
 // seal is what the version's data files are encrypted with.
-func (s *Service) seal(ctx context.Context, v Version) (table.Seal, error) {
+func (s *core) seal(ctx context.Context, v Version) (table.Seal, error) {
 	if v.Protection == Open {
 		return table.Seal{}, nil
 	}
@@ -224,7 +224,7 @@ func (s *Service) seal(ctx context.Context, v Version) (table.Seal, error) {
 const heavyCells = 1 << 16
 
 // fill reads the rows to their end into data files, judging them on the way.
-func (s *Service) fill(ctx context.Context, w draft, v *Version, seal table.Seal) (err error) {
+func (s *core) fill(ctx context.Context, w draft, v *Version, seal table.Seal) (err error) {
 	defer func() { // the reader is the caller's, and may be of anything
 		if p := recover(); p != nil {
 			err = fault.New(fault.Internal, "%w: for %s: %v", ErrRows, w.name, p)
@@ -346,7 +346,7 @@ func judge(w draft, v Version) (State, string) {
 
 // dataWriter writes a set of a version's rows into data files, one after the other.
 type dataWriter struct {
-	s     *Service
+	s     *core
 	ctx   context.Context //nolint:containedctx // of one write
 	v     *Version
 	seal  table.Seal
@@ -435,7 +435,7 @@ const maxCommits = 20
 // names the number, so it is written before, for the number that comes next,
 // and again when another writer took that number meanwhile. One that is bound to
 // what it follows is then refused.
-func (s *Service) commit(ctx context.Context, w draft, v Version) (Version, error) {
+func (s *core) commit(ctx context.Context, w draft, v Version) (Version, error) {
 	if w.redacts != nil {
 		return s.replace(ctx, w, v)
 	}
@@ -527,7 +527,7 @@ func become(d *Dataset, to *onto) {
 	}
 }
 
-func (s *Service) look(ctx context.Context, w draft, v Version) (d Dataset, before []Version, twin Version, err error) {
+func (s *core) look(ctx context.Context, w draft, v Version) (d Dataset, before []Version, twin Version, err error) {
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		if d, err = s.live(ctx, tx, v.Project, v.Dataset); err != nil {
 			return err
@@ -550,7 +550,7 @@ func (s *Service) look(ctx context.Context, w draft, v Version) (d Dataset, befo
 }
 
 // newest is the newest version if it has the fingerprint; else fault.NotFound.
-func (s *Service) newest(ctx context.Context, tx *store.Tx, d Dataset, fingerprint string) (Version, error) {
+func (s *core) newest(ctx context.Context, tx *store.Tx, d Dataset, fingerprint string) (Version, error) {
 	v, err := s.cfg.Store.Version(ctx, tx, d.ID, d.Latest)
 	if err == nil && (v.Fingerprint != fingerprint || v.State == Deleted) {
 		return Version{}, fault.New(fault.NotFound, "the newest version has another fingerprint")
@@ -558,7 +558,7 @@ func (s *Service) newest(ctx context.Context, tx *store.Tx, d Dataset, fingerpri
 	return v, err
 }
 
-func (s *Service) insert(ctx context.Context, tx *store.Tx, d Dataset, v Version) error {
+func (s *core) insert(ctx context.Context, tx *store.Tx, d Dataset, v Version) error {
 	if err := s.cfg.Store.PutDataset(ctx, tx, d); err != nil {
 		return err
 	}
@@ -603,7 +603,7 @@ func (s *Service) insert(ctx context.Context, tx *store.Tx, d Dataset, v Version
 // describe writes the Iceberg files of an accepted version: its manifest, its
 // manifest list and the table's metadata with the accepted versions before it.
 // It returns the metadata's key.
-func (s *Service) describe(ctx context.Context, d Dataset, before []Version, v *Version) (string, error) {
+func (s *core) describe(ctx context.Context, d Dataset, before []Version, v *Version) (string, error) {
 	if err := s.manifests(ctx, before, v); err != nil {
 		return "", err
 	}
@@ -611,7 +611,7 @@ func (s *Service) describe(ctx context.Context, d Dataset, before []Version, v *
 }
 
 // manifests writes a version's manifest and manifest list.
-func (s *Service) manifests(ctx context.Context, before []Version, v *Version) error {
+func (s *core) manifests(ctx context.Context, before []Version, v *Version) error {
 	before = inOrder(before)
 	snap := s.snapshot(*v)
 	if len(before) > 0 {
@@ -646,7 +646,7 @@ func (s *Service) manifests(ctx context.Context, before []Version, v *Version) e
 	return nil
 }
 
-func (s *Service) snapshot(v Version) table.Snapshot {
+func (s *core) snapshot(v Version) table.Snapshot {
 	return table.Snapshot{
 		ID: v.snapshotID(), Version: v.Number, Time: v.Created, Schema: v.Schema, ManifestList: s.cfg.Files.URI(v.ManifestList),
 		Rows: v.Rows, Files: len(v.Files), Bytes: v.Bytes,
@@ -654,7 +654,7 @@ func (s *Service) snapshot(v Version) table.Snapshot {
 }
 
 // describeTable writes the table's metadata beside version at. newest first.
-func (s *Service) describeTable(ctx context.Context, d Dataset, newest []Version, at Version) (string, error) {
+func (s *core) describeTable(ctx context.Context, d Dataset, newest []Version, at Version) (string, error) {
 	t := s.table(d, newest, at)
 	f := at.file(fmt.Sprintf("%05d-%s.metadata.json", at.Number, id.New("m")[2:]), Enveloped)
 	err := put(ctx, s.cfg.Files, f, func(w io.Writer) error { return table.WriteMetadata(w, t) })
@@ -664,7 +664,7 @@ func (s *Service) describeTable(ctx context.Context, d Dataset, newest []Version
 // table is a dataset's versions, newest first, as a table whose newest version
 // is at. A table is read by one kind of reader: sealed versions are not listed
 // for engines that could not open them.
-func (s *Service) table(d Dataset, newest []Version, at Version) table.Table {
+func (s *core) table(d Dataset, newest []Version, at Version) table.Table {
 	t := table.Table{
 		Name: fmt.Sprintf("%s/%s", d.Project, d.Name), Location: s.cfg.Files.URI(location(d)), LastField: d.Fields.Last,
 		Next: d.Next, Properties: d.Properties, Now: at.Created, Sealed: at.Protection == Sealed,
@@ -681,7 +681,7 @@ func (s *Service) table(d Dataset, newest []Version, at Version) table.Table {
 func location(d Dataset) string { return fmt.Sprintf("projects/%s/datasets/%s", d.Project, d.Name) }
 
 // discard removes what a failed write left, even when ctx has ended.
-func (s *Service) discard(ctx context.Context, g Staging) {
+func (s *core) discard(ctx context.Context, g Staging) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	if err := s.clean(ctx, g); err != nil {
@@ -691,7 +691,7 @@ func (s *Service) discard(ctx context.Context, g Staging) {
 }
 
 // clean removes the files under a staging's prefix, then the staging row.
-func (s *Service) clean(ctx context.Context, g Staging) error {
+func (s *core) clean(ctx context.Context, g Staging) error {
 	if err := s.cfg.Files.Remove(ctx, prefix(g.Project, g.Dataset, g.Room, g.ID)); err != nil {
 		return err
 	}

@@ -55,7 +55,7 @@ func (s *Server) plan(ctx context.Context, d *flight.FlightDescriptor) (ask, dat
 	if err != nil {
 		return ask{}, dataset.Plan{}, err
 	}
-	plan, err := s.datasets.Plan(ctx, r)
+	plan, err := s.datasets.Reads.Plan(ctx, r)
 	return a, plan, err
 }
 
@@ -83,7 +83,7 @@ func (s *Server) ListFlights(c *flight.Criteria, to flight.FlightService_ListFli
 		return fault.New(fault.Unsupported, "flights are listed without an expression").WithHint("Choose among all of them.")
 	}
 	for page := (dataset.Page{}); ; {
-		all, next, err := s.datasets.List(ctx, p, page)
+		all, next, err := s.datasets.Definitions.List(ctx, p, page)
 		if err != nil {
 			return err
 		}
@@ -107,7 +107,7 @@ func (s *Server) list(ctx context.Context, p project.Name, d dataset.Dataset, to
 	if err != nil {
 		return err
 	}
-	plan, err := s.datasets.Plan(ctx, r)
+	plan, err := s.datasets.Reads.Plan(ctx, r)
 	if fault.Is(err, fault.Gone) || fault.Is(err, fault.NotFound) || fault.Is(err, fault.PermissionDenied) {
 		return nil // deleted meanwhile, or not for this token
 	}

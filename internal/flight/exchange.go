@@ -101,7 +101,7 @@ func (s *Server) bring(ctx context.Context, out *frames, in *messages) error {
 	if len(in.path) != 1 {
 		return fault.New(fault.Invalid, "the path has %d parts", len(in.path)).WithHint("Write the name of a dataset.")
 	}
-	v, err := s.datasets.Import(ctx, dataset.ImportRequest{Project: identity.From(ctx).Project, Name: in.path[0], Filename: "flight", Format: parser.Arrow, Body: in})
+	v, err := s.datasets.Writes.Import(ctx, dataset.ImportRequest{Project: identity.From(ctx).Project, Name: in.path[0], Filename: "flight", Format: parser.Arrow, Body: in})
 	if err != nil {
 		return err
 	}

@@ -122,7 +122,7 @@ func TestPut(t *testing.T) {
 		"in":     {Columns: []dataset.Column{{Name: "n", Type: "int64"}}, Expectations: []dataset.Expectation{{Check: dataset.NotNull, Column: "word"}}},
 		"secret": {Classification: dataset.Confidential, Columns: []dataset.Column{{Name: "n", Type: "float64"}}},
 	} {
-		if _, _, err := w.datasets.Apply(w.AsAdmin(t.Context()), dataset.ApplyRequest{Project: nyc, Name: name, Spec: spec}); err != nil {
+		if _, _, err := w.datasets.Definitions.Apply(w.AsAdmin(t.Context()), dataset.ApplyRequest{Project: nyc, Name: name, Spec: spec}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -246,7 +246,7 @@ func TestExchangeEndsWithTheRight(t *testing.T) {
 	w := open(t, nil)
 	var asked atomic.Int32
 	edge := flight.New(flight.Options{
-		Datasets: w.datasets.Service, Log: slog.New(slog.DiscardHandler), Config: flight.Config{Recheck: 1},
+		Datasets: w.datasets.Services, Log: slog.New(slog.DiscardHandler), Config: flight.Config{Recheck: 1},
 		Commands: numbered{func() error {
 			if asked.Add(1) > 1 {
 				return fault.New(fault.PermissionDenied, "the role was taken away")

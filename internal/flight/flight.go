@@ -60,7 +60,7 @@ type Config struct {
 // Options is what New needs.
 type Options struct {
 	Config
-	Datasets *dataset.Service
+	Datasets dataset.Services
 	Commands Commands // may be nil: DoExchange and DoPut are not offered then
 	// Ended takes the error that ends a call, logs and records it, and gives what the
 	// caller is told; nil logs defects.
@@ -72,7 +72,7 @@ type Options struct {
 type Server struct {
 	flight.BaseFlightServer
 	cfg      Config
-	datasets *dataset.Service
+	datasets dataset.Services
 	commands Commands
 	ended    func(ctx context.Context, method string, err error) error
 	grpc     *grpc.Server

@@ -377,7 +377,7 @@ func TestStreamEndsWithTheRight(t *testing.T) {
 	v := w.numbers(t, "d", dataset.Spec{}, 60_000)
 	var revoked atomic.Bool
 	edge := flight.New(flight.Options{
-		Datasets: w.datasets.Service, Log: slog.New(slog.DiscardHandler), Config: flight.Config{Recheck: 1, Message: 64 << 10},
+		Datasets: w.datasets.Services, Log: slog.New(slog.DiscardHandler), Config: flight.Config{Recheck: 1, Message: 64 << 10},
 	})
 	who := w.Admin
 	who.Project = nyc

@@ -30,7 +30,7 @@ func (s *Server) DoGet(t *flight.Ticket, to flight.FlightService_DoGetServer) er
 		return err
 	}
 	defer end()
-	rows, err := s.datasets.Open(ctx, r)
+	rows, err := s.datasets.Reads.Open(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -63,7 +63,7 @@ func (s *Server) reauthorize(ctx context.Context, r dataset.OpenRequest) error {
 	if err != nil {
 		return err
 	}
-	return s.datasets.Reauthorize(identity.With(ctx, who), r)
+	return s.datasets.Reads.Reauthorize(identity.With(ctx, who), r)
 }
 
 // send writes a batch in messages that every client takes: those of gRPC refuse

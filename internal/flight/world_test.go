@@ -65,7 +65,7 @@ func open(tb testing.TB, change func(*dataset.Config), options ...grpc.DialOptio
 		Auth: w.Accounts, Authz: w.Authority, DB: db, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(),
 		Config: httpapi.Config{WriteTime: 5 * time.Second},
 		Ready:  func() error { return nil }, Console: http.NotFoundHandler(),
-	}, httpapi.Domains{Projects: w.Tenancy, Accounts: w.Accounts, Zones: w.Border, Datasets: w.datasets.Service})
+	}, httpapi.Domains{Projects: w.Tenancy, Accounts: w.Accounts, Zones: w.Border, Datasets: w.datasets.Services})
 	w.addr = listen(tb, edge.Flight())
 	w.client = dial(tb, w.addr, options...)
 	w.Project(tb, nyc)
@@ -140,7 +140,7 @@ var columns = arrow.NewSchema([]arrow.Field{
 func (w *world) numbers(tb testing.TB, name string, spec dataset.Spec, batches ...int) dataset.Version {
 	tb.Helper()
 	ctx := w.AsAdmin(tb.Context())
-	if _, _, err := w.datasets.Apply(ctx, dataset.ApplyRequest{Project: nyc, Name: name, Spec: spec}); err != nil {
+	if _, _, err := w.datasets.Definitions.Apply(ctx, dataset.ApplyRequest{Project: nyc, Name: name, Spec: spec}); err != nil {
 		tb.Fatal(err)
 	}
 	var recs []arrow.RecordBatch
@@ -164,7 +164,7 @@ func (w *world) numbers(tb testing.TB, name string, spec dataset.Spec, batches .
 	if err != nil {
 		tb.Fatal(err)
 	}
-	v, err := w.datasets.Create(ctx, dataset.CreateRequest{Project: nyc, Name: name, Rows: rows})
+	v, err := w.datasets.Writes.Create(ctx, dataset.CreateRequest{Project: nyc, Name: name, Rows: rows})
 	if err != nil {
 		tb.Fatal(err)
 	}

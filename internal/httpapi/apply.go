@@ -152,21 +152,21 @@ func (s *Server) appliers() map[string]applier {
 			return name, b.BudgetSpec, err
 		}},
 		"Dataset": {gate: "dataset.import", apply: decodedAt(func(ctx context.Context, p, name string, spec dataset.Spec, dry bool, revision int64) (applied, error) {
-			unchecked, err := s.Datasets.CheckTransform(ctx, project.Name(p), name, spec)
+			unchecked, err := s.Datasets.Transforms.CheckTransform(ctx, project.Name(p), name, spec)
 			if err != nil {
 				return applied{}, err
 			}
-			d, change, err := s.Datasets.Apply(ctx, dataset.ApplyRequest{Project: project.Name(p), Name: name, Spec: spec, DryRun: dry, IfRevision: revision})
+			d, change, err := s.Datasets.Definitions.Apply(ctx, dataset.ApplyRequest{Project: project.Name(p), Name: name, Spec: spec, DryRun: dry, IfRevision: revision})
 			if err != nil {
 				return applied{}, err
 			}
-			warnings, err := s.Datasets.Elsewhere(ctx, project.Name(p), spec)
+			warnings, err := s.Datasets.Definitions.Elsewhere(ctx, project.Name(p), spec)
 			if unchecked != "" {
 				warnings = append(warnings, unchecked)
 			}
 			return applied{Result: string(change), ID: string(d.ID), Warnings: warnings}, err
 		}), show: func(ctx context.Context, p, name string) (string, any, error) {
-			d, err := s.Datasets.One(ctx, project.Name(p), name)
+			d, err := s.Datasets.Definitions.One(ctx, project.Name(p), name)
 			return d.Name, d.Spec, err
 		}},
 		"Deployment": {gate: "deployment.apply", apply: decoded(func(ctx context.Context, p, name string, spec serving.Spec, dry bool) (applied, error) {

@@ -16,7 +16,7 @@ func (s *Server) listDatasets(ctx context.Context, in *struct {
 	Page
 },
 ) (*body[items[dataset.Dataset]], error) {
-	return listed(s.Datasets.List(ctx, project.Name(in.Project), dataset.Page{Size: in.Size, Token: in.Token}))
+	return listed(s.Datasets.Definitions.List(ctx, project.Name(in.Project), dataset.Page{Size: in.Size, Token: in.Token}))
 }
 
 // datasetView is a dataset with, on request, its newest version and lineage.
@@ -32,17 +32,17 @@ func (s *Server) oneDataset(ctx context.Context, in *struct {
 	View string `query:"view" enum:"basic,full" default:"basic" doc:"full adds the newest version and its lineage"`
 },
 ) (*tagged[datasetView], error) {
-	d, err := s.Datasets.One(ctx, project.Name(in.Project), in.Name)
+	d, err := s.Datasets.Definitions.One(ctx, project.Name(in.Project), in.Name)
 	view := datasetView{Dataset: d}
 	if err != nil || in.View != "full" || d.Latest == 0 {
 		return revised(view, d.Revision, err)
 	}
 	ref := dataset.Ref{Name: d.Name, Number: d.Latest}
-	v, err := s.Datasets.Version(ctx, project.Name(in.Project), ref)
+	v, err := s.Datasets.Definitions.Version(ctx, project.Name(in.Project), ref)
 	if err != nil {
 		return nil, err
 	}
-	node, err := s.Datasets.Graph(ctx, project.Name(in.Project), ref)
+	node, err := s.Datasets.Lineage.Graph(ctx, project.Name(in.Project), ref)
 	lineage := treeOf(node)
 	view.Newest, view.Lineage = &v, &lineage
 	return revised(view, d.Revision, err)
@@ -60,7 +60,7 @@ func (s *Server) deleteDataset(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	return &none{}, s.Datasets.Delete(ctx, project.Name(in.Project), ref, deletion.Request{Yes: in.Yes, Force: in.Force, Reason: in.Reason})
+	return &none{}, s.Datasets.Definitions.Delete(ctx, project.Name(in.Project), ref, deletion.Request{Yes: in.Yes, Force: in.Force, Reason: in.Reason})
 }
 
 // Deleting is how somebody deletes what others may name; exported because huma reads
@@ -75,13 +75,13 @@ func (s *Server) listVersions(ctx context.Context, in *struct {
 	Name string `path:"name" maxLength:"63" doc:"Dataset"`
 },
 ) (*body[items[dataset.Version]], error) {
-	return listed(s.Datasets.Versions(ctx, project.Name(in.Project), in.Name, dataset.Page{Size: in.Size, Token: in.Token}))
+	return listed(s.Datasets.Definitions.Versions(ctx, project.Name(in.Project), in.Name, dataset.Page{Size: in.Size, Token: in.Token}))
 }
 
 // importVersion streams the body into a new version and answers when it is
 // accepted or rejected: 201, or 200 when there was such a version before.
 func (s *Server) importVersion(w http.ResponseWriter, r *http.Request) {
-	v, err := s.Datasets.Import(r.Context(), dataset.ImportRequest{
+	v, err := s.Datasets.Writes.Import(r.Context(), dataset.ImportRequest{
 		Project: project.Name(r.PathValue("project")), Name: r.PathValue("name"),
 		Filename: r.URL.Query().Get("filename"), Body: r.Body,
 	})
@@ -118,7 +118,7 @@ func (s *Server) preview(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	t, _, err := s.Datasets.Preview(ctx, dataset.OpenRequest{Project: project.Name(in.Project), Ref: ref, Purpose: "preview"}, in.Rows)
+	t, _, err := s.Datasets.Reads.Preview(ctx, dataset.OpenRequest{Project: project.Name(in.Project), Ref: ref, Purpose: "preview"}, in.Rows)
 	return one(t, err)
 }
 
@@ -127,7 +127,7 @@ func (s *Server) profile(ctx context.Context, in *InRef) (*body[dataset.Profile]
 	if err != nil {
 		return nil, err
 	}
-	return one(s.Datasets.Profile(ctx, dataset.OpenRequest{Project: project.Name(in.Project), Ref: ref, Purpose: "profile"}))
+	return one(s.Datasets.Reads.Profile(ctx, dataset.OpenRequest{Project: project.Name(in.Project), Ref: ref, Purpose: "profile"}))
 }
 
 func (s *Server) quarantined(ctx context.Context, in *struct {
@@ -140,7 +140,7 @@ func (s *Server) quarantined(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	return one(s.Datasets.Quarantined(ctx, dataset.OpenRequest{Project: project.Name(in.Project), Ref: ref, Purpose: "quarantine"}, in.From, in.Rows))
+	return one(s.Datasets.Reads.Quarantined(ctx, dataset.OpenRequest{Project: project.Name(in.Project), Ref: ref, Purpose: "quarantine"}, in.From, in.Rows))
 }
 
 func (s *Server) datasetVersion(ctx context.Context, in *InRef) (*body[dataset.Version], error) {
@@ -148,7 +148,7 @@ func (s *Server) datasetVersion(ctx context.Context, in *InRef) (*body[dataset.V
 	if err != nil {
 		return nil, err
 	}
-	return one(s.Datasets.Version(ctx, project.Name(in.Project), ref))
+	return one(s.Datasets.Definitions.Version(ctx, project.Name(in.Project), ref))
 }
 
 func (s *Server) datasetLineage(ctx context.Context, in *InRef) (*body[tree], error) {
@@ -156,7 +156,7 @@ func (s *Server) datasetLineage(ctx context.Context, in *InRef) (*body[tree], er
 	if err != nil {
 		return nil, err
 	}
-	node, err := s.Datasets.Graph(ctx, project.Name(in.Project), ref)
+	node, err := s.Datasets.Lineage.Graph(ctx, project.Name(in.Project), ref)
 	return one(treeOf(node), err)
 }
 
@@ -165,7 +165,7 @@ func (s *Server) datasetDescendants(ctx context.Context, in *InRef) (*body[items
 	if err != nil {
 		return nil, err
 	}
-	made, err := s.Datasets.Descendants(ctx, project.Name(in.Project), ref)
+	made, err := s.Datasets.Lineage.Descendants(ctx, project.Name(in.Project), ref)
 	return listed(made, "", err)
 }
 
@@ -201,7 +201,7 @@ func (s *Server) derive(ctx context.Context, in *struct {
 	Name string `path:"name" maxLength:"63" doc:"Dataset"`
 },
 ) (*body[dataset.Derived], error) {
-	return one(s.Datasets.Derive(ctx, project.Name(in.Project), in.Name))
+	return one(s.Datasets.Transforms.Derive(ctx, project.Name(in.Project), in.Name))
 }
 
 // maxQueryRows bounds the rows of a query that is answered in JSON, Config.Answer its bytes.
@@ -231,7 +231,7 @@ func (s *Server) query(ctx context.Context, in *struct {
 	if limit == 0 {
 		limit = 100
 	}
-	rows, err := s.Datasets.Query(ctx, q)
+	rows, err := s.Datasets.Reads.Query(ctx, q)
 	if err != nil {
 		return nil, err
 	}

@@ -74,13 +74,13 @@ type Domains struct {
 	Compute       compute.Services
 	Replicas      Replicas // nil: none is on another machine
 	Environments  *environment.Service
-	Datasets      *dataset.Service
+	Datasets      dataset.Services
 	Ingestion     *ingestion.Service
 	Lineage       *openlineage.Service
 	Features      feature.Services
 	Tracking      *tracking.Service
 	Tuning        *tuning.Service
-	Registry      *registry.Service
+	Registry      registry.Services
 	Training      training.Services
 	Optimize      *optimize.Service
 	Scores        *score.Service

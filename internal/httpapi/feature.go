@@ -297,11 +297,11 @@ func (s *Server) makeTrainingSet(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	v, err := s.Datasets.Version(ctx, p, ref)
+	v, err := s.Datasets.Definitions.Version(ctx, p, ref)
 	if err != nil {
 		return nil, err
 	}
-	d, err := s.Datasets.One(ctx, p, ref.Name)
+	d, err := s.Datasets.Definitions.One(ctx, p, ref.Name)
 	if d.Accepted != v.Number { // the same set was made before, and another after it
 		v.Current = dataset.Ref{Name: d.Name, Number: d.Accepted}.String()
 	}

@@ -12,10 +12,17 @@ import (
 	"github.com/falaj-ml/falaj/internal/httpapi/feast"
 )
 
+// offlineDatasets implements feast.OfflineDatasets.
+type offlineDatasets struct {
+	*dataset.Definitions
+	*dataset.Reads
+	*dataset.Writes
+}
+
 // flightRoutes adds Arrow Flight. Its calls are requests of HTTP/2 like others,
 // so they pass what all requests pass; the OpenAPI document has no words for them.
 func (s *Server) flightRoutes() {
-	calls := flight.New(flight.Options{Datasets: s.Datasets, Commands: &feast.Offline{Features: s.Features.OfflineReads, Datasets: s.Datasets}, Ended: s.endedCall, Log: s.log})
+	calls := flight.New(flight.Options{Datasets: s.Datasets, Commands: &feast.Offline{Features: s.Features.OfflineReads, Datasets: offlineDatasets{s.Datasets.Definitions, s.Datasets.Reads, s.Datasets.Writes}}, Ended: s.endedCall, Log: s.log})
 	for _, c := range []struct {
 		method string
 		action policy.Action

@@ -347,7 +347,7 @@ func (s *Server) importModelVersion(ctx context.Context, in *struct {
 },
 ) (*body[importedVersionAnswer], error) {
 	b := in.Body
-	made, lost, err := s.Registry.Import(ctx, project.Name(in.Project), registry.ImportSpec{
+	made, lost, err := s.Registry.Versions.Import(ctx, project.Name(in.Project), registry.ImportSpec{
 		Model: registry.Model{
 			Name: b.Model.Name, Description: b.Model.Description, Created: time.UnixMilli(b.Model.Created), Updated: time.UnixMilli(b.Model.Updated),
 			Tags: b.Model.Tags.pairs(),

@@ -67,20 +67,20 @@ func unseen(err error) error {
 
 // modelFacts asks each domain what it knows of a version, as the caller.
 func (s *Server) modelFacts(ctx context.Context, p project.Name, name, ref string) (f card.Facts, err error) {
-	if f.Version, err = s.Registry.Version(ctx, p, name, ref); err != nil {
+	if f.Version, err = s.Registry.Versions.Version(ctx, p, name, ref); err != nil {
 		return f, err
 	}
 	number := strconv.Itoa(f.Version.Number)
-	if f.Content, err = s.Registry.ContentOf(ctx, p, name, number); err != nil {
+	if f.Content, err = s.Registry.Files.ContentOf(ctx, p, name, number); err != nil {
 		return f, err
 	}
-	if f.Model, err = s.Registry.Model(ctx, p, name); err != nil {
+	if f.Model, err = s.Registry.Models.Model(ctx, p, name); err != nil {
 		return f, err
 	}
-	if f.Files, _, err = s.Registry.Files(ctx, p, name, number); err != nil {
+	if f.Files, _, err = s.Registry.Files.Files(ctx, p, name, number); err != nil {
 		return f, err
 	}
-	if f.Clearance, err = s.Registry.Clearance(ctx, p, name, number); err != nil {
+	if f.Clearance, err = s.Registry.Approvals.Clearance(ctx, p, name, number); err != nil {
 		return f, err
 	}
 	if f.Version.Run != "" {
@@ -94,7 +94,7 @@ func (s *Server) modelFacts(ctx context.Context, p project.Name, name, ref strin
 	for _, text := range f.Version.Datasets {
 		d := card.Dataset{Name: text, Hidden: true}
 		if ref, err := dataset.ParseRef(text); err == nil {
-			v, err := s.Datasets.Version(ctx, p, ref)
+			v, err := s.Datasets.Definitions.Version(ctx, p, ref)
 			if err == nil {
 				d = card.Dataset{Name: text, Rows: v.Rows, Digest: v.ContentDigest, Residency: v.Residency, Classification: string(v.Classification)}
 			} else if err = unseen(err); err != nil {

@@ -46,20 +46,20 @@ func (s *Server) verifyModel(ctx context.Context, in *struct {
 ) (*body[verifiedView], error) {
 	p := project.Name(in.Project)
 	if in.Body.Signature == "" && in.Body.PublicKey == "" {
-		v, err := s.Registry.Verify(ctx, p, in.Name, in.Version)
+		v, err := s.Registry.Files.Verify(ctx, p, in.Name, in.Version)
 		return one(verifiedView{modelVersionView: modelVersionOf(v)}, err)
 	}
 	if in.Body.Signature == "" || in.Body.PublicKey == "" {
 		return nil, fault.New(fault.Invalid, "set both signature and public_key to verify an external signature")
 	}
-	v, outside, err := s.Registry.VerifyExternalSignature(ctx, p, in.Name, in.Version, []byte(in.Body.Signature), in.Body.PublicKey)
+	v, outside, err := s.Registry.Files.VerifyExternalSignature(ctx, p, in.Name, in.Version, []byte(in.Body.Signature), in.Body.PublicKey)
 	return one(verifiedView{modelVersionOf(v), &outside}, err)
 }
 
 // modelArchive streams a version; one that turns out to be changed on the way is
 // broken off.
 func (s *Server) modelArchive(w http.ResponseWriter, r *http.Request) {
-	v, err := s.Registry.OpenReadable(r.Context(), project.Name(r.PathValue("project")), r.PathValue("name"), r.PathValue("version"))
+	v, err := s.Registry.Files.OpenReadable(r.Context(), project.Name(r.PathValue("project")), r.PathValue("name"), r.PathValue("version"))
 	if err != nil {
 		s.fail(w, r, err)
 		return
@@ -77,11 +77,11 @@ func (s *Server) modelArchive(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) modelContent(ctx context.Context, in *InVersion) (*body[scan.Report], error) {
-	return one(s.Registry.ContentOf(ctx, project.Name(in.Project), in.Name, in.Version))
+	return one(s.Registry.Files.ContentOf(ctx, project.Name(in.Project), in.Name, in.Version))
 }
 
 func (s *Server) modelClearance(ctx context.Context, in *InVersion) (*body[registry.Clearance], error) {
-	return one(s.Registry.Clearance(ctx, project.Name(in.Project), in.Name, in.Version))
+	return one(s.Registry.Approvals.Clearance(ctx, project.Name(in.Project), in.Name, in.Version))
 }
 
 func (s *Server) judgeModel(ctx context.Context, in *struct {
@@ -94,16 +94,16 @@ func (s *Server) judgeModel(ctx context.Context, in *struct {
 },
 ) (*body[registry.Clearance], error) {
 	b := in.Body
-	return one(s.Registry.Judge(ctx, project.Name(in.Project), in.Name, in.Version, b.Verdict, b.Digest, b.Comment))
+	return one(s.Registry.Approvals.Judge(ctx, project.Name(in.Project), in.Name, in.Version, b.Verdict, b.Digest, b.Comment))
 }
 
 // modelPolicyKind is how a manifest of a ModelPolicy is applied.
 func (s *Server) modelPolicyKind() applier {
 	return applier{gate: registry.ActionGovern, apply: decoded(func(ctx context.Context, p, name string, spec registry.PolicySpec, dry bool) (applied, error) {
-		_, change, err := s.Registry.ApplyPolicy(ctx, project.Name(p), name, spec, dry)
+		_, change, err := s.Registry.Approvals.ApplyPolicy(ctx, project.Name(p), name, spec, dry)
 		return applied{Result: string(change)}, err
 	}), show: func(ctx context.Context, p, name string) (string, any, error) {
-		own, err := s.Registry.Policy(ctx, project.Name(p), name)
+		own, err := s.Registry.Approvals.Policy(ctx, project.Name(p), name)
 		return name, own.Spec, err
 	}}
 }
@@ -115,14 +115,14 @@ type InModelPolicy struct {
 }
 
 func (s *Server) listModelPolicies(ctx context.Context, in *InProject) (*body[items[registry.ModelPolicy]], error) {
-	all, err := s.Registry.Policies(ctx, project.Name(in.Project))
+	all, err := s.Registry.Approvals.Policies(ctx, project.Name(in.Project))
 	return listed(all, "", err)
 }
 
 func (s *Server) oneModelPolicy(ctx context.Context, in *InModelPolicy) (*body[registry.ModelPolicy], error) {
-	return one(s.Registry.Policy(ctx, project.Name(in.Project), in.Name))
+	return one(s.Registry.Approvals.Policy(ctx, project.Name(in.Project), in.Name))
 }
 
 func (s *Server) deleteModelPolicy(ctx context.Context, in *InModelPolicy) (*none, error) {
-	return &none{}, s.Registry.DeletePolicy(ctx, project.Name(in.Project), in.Name)
+	return &none{}, s.Registry.Approvals.DeletePolicy(ctx, project.Name(in.Project), in.Name)
 }

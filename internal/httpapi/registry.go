@@ -98,7 +98,7 @@ func (s *Server) listModels(ctx context.Context, in *struct {
 	Page
 },
 ) (*body[items[modelView]], error) {
-	models, next, err := s.Registry.SearchModels(ctx, project.Name(in.Project), search(in.Page))
+	models, next, err := s.Registry.Models.SearchModels(ctx, project.Name(in.Project), search(in.Page))
 	views := make([]modelView, len(models))
 	for i, m := range models {
 		views[i] = modelOf(m)
@@ -113,16 +113,16 @@ func (s *Server) oneModel(ctx context.Context, in *struct {
 },
 ) (*body[modelView], error) {
 	p := project.Name(in.Project)
-	m, err := s.Registry.Model(ctx, p, in.Name)
+	m, err := s.Registry.Models.Model(ctx, p, in.Name)
 	view := modelOf(m)
 	if err != nil || in.View != "full" || view.Latest == 0 {
 		return one(view, err)
 	}
-	v, err := s.Registry.Version(ctx, p, in.Name, "champion")
+	v, err := s.Registry.Versions.Version(ctx, p, in.Name, "champion")
 	shown := &view.Champion
 	if fault.Is(err, fault.NotFound) {
 		shown = &view.Newest
-		v, err = s.Registry.Version(ctx, p, in.Name, strconv.Itoa(view.Latest))
+		v, err = s.Registry.Versions.Version(ctx, p, in.Name, strconv.Itoa(view.Latest))
 	}
 	if err != nil {
 		return nil, err
@@ -154,7 +154,7 @@ func (s *Server) modelLineage(ctx context.Context, p project.Name, v registry.Ve
 		if err != nil {
 			return root, err
 		}
-		node, err := s.Datasets.Graph(ctx, p, ref)
+		node, err := s.Datasets.Lineage.Graph(ctx, p, ref)
 		switch {
 		case err == nil:
 			made.Parents = append(made.Parents, treeOf(node))
@@ -187,13 +187,13 @@ func (s *Server) listModelVersions(ctx context.Context, in *struct {
 	if err := registry.CheckName(in.Name); err != nil {
 		return nil, err
 	}
-	if _, err := s.Registry.Model(ctx, project.Name(in.Project), in.Name); err != nil {
+	if _, err := s.Registry.Models.Model(ctx, project.Name(in.Project), in.Name); err != nil {
 		return nil, err
 	}
 	q := search(in.Page)
 	q.Filter = registry.Named(in.Name)
 	q.OrderBy = []string{"version_number DESC"}
-	versions, next, err := s.Registry.SearchVersions(ctx, project.Name(in.Project), q)
+	versions, next, err := s.Registry.Versions.SearchVersions(ctx, project.Name(in.Project), q)
 	views := make([]modelVersionView, len(versions))
 	for i, v := range versions {
 		views[i] = modelVersionOf(v)
@@ -214,5 +214,5 @@ func (s *Server) setAlias(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, fault.New(fault.Invalid, "version %.40q is not a number", in.Body.Version)
 	}
-	return &none{}, s.Registry.SetAlias(ctx, project.Name(in.Project), in.Name, in.Alias, number)
+	return &none{}, s.Registry.Models.SetAlias(ctx, project.Name(in.Project), in.Name, in.Alias, number)
 }

@@ -436,7 +436,7 @@ func (s *Server) foreign() {
 		}
 	}
 	catalog := &iceberg.API{
-		Datasets: s.Datasets, Projects: s.Projects, Gate: s.gate,
+		Datasets: s.Datasets.Tables, Projects: s.Projects, Gate: s.gate,
 		Authenticate: func(ctx context.Context, token string) (identity.Principal, error) {
 			p, err := s.auth.Authenticate(ctx, token)
 			if err == nil && p.Strayed(ctx) {

@@ -386,14 +386,14 @@ func (f *finder) asks(field string) bool {
 
 func (s *Server) searchDatasets() lister {
 	return findBy("dataset", func(ctx context.Context, f *finder, after string, limit int, may func(store.Line) (bool, error)) (store.Found[dataset.Dataset], error) {
-		return s.Datasets.Find(ctx, f.p, f.asks("from"), after, limit, may)
+		return s.Datasets.Definitions.Find(ctx, f.p, f.asks("from"), after, limit, may)
 	}, func(f *finder, d dataset.Dataset) thing {
 		t := thing{hit: hit{Name: d.Name, Description: d.Spec.Description}, after: d.Name, owner: d.Owner, texts: matchesOf(d.SearchFields()), object: policy.Object{
 			Owner: d.Owner, Classification: string(d.Spec.Classification), Residency: d.Spec.Residency,
 		}}
 		if d.Latest > 0 {
 			t.more = func(ctx context.Context) ([]match, error) {
-				v, err := s.Datasets.Version(ctx, f.p, dataset.Ref{Name: d.Name, Number: d.Latest})
+				v, err := s.Datasets.Definitions.Version(ctx, f.p, dataset.Ref{Name: d.Name, Number: d.Latest})
 				return matchesOf(v.Lineage.SearchFields()), err
 			}
 		}
@@ -427,7 +427,7 @@ func (s *Server) searchEntities() lister {
 
 func (s *Server) searchModels() lister {
 	return findBy("model", func(ctx context.Context, f *finder, after string, limit int, may func(store.Line) (bool, error)) (store.Found[registry.Model], error) {
-		return s.Registry.FindModels(ctx, f.p, after, limit, may)
+		return s.Registry.Models.FindModels(ctx, f.p, after, limit, may)
 	}, func(_ *finder, m registry.Model) thing {
 		return thing{hit: hit{Name: m.Name, Description: m.Description}, after: m.Name, owner: m.Owner, texts: matchesOf(m.SearchFields())}
 	})

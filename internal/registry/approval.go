@@ -56,11 +56,15 @@ type Clearance struct {
 	Cleared   bool       `json:"cleared" doc:"Whether protected aliases, stages and deployments can use the version now"`
 }
 
+// Approvals keeps the policies of models, and says whether a version may be promoted. Its callers
+// are the HTTP API and deployments; Models and Versions ask before an alias or a stage moves.
+type Approvals struct{ *core }
+
 // Judge records the caller's verdict on a version. digest, when given, is the one that
 // the caller looked at. Errors: fault.PermissionDenied for authors of the version and for
 // who is no person; fault.Conflict for another digest, a version that is not ready, and
 // for saying the same again.
-func (s *Service) Judge(ctx context.Context, p project.Name, name, ref string, verdict Verdict, digest, comment string) (Clearance, error) {
+func (s *Approvals) Judge(ctx context.Context, p project.Name, name, ref string, verdict Verdict, digest, comment string) (Clearance, error) {
 	if err := s.allow(ctx, ActionApprove, p, name); err != nil {
 		return Clearance{}, err
 	}
@@ -74,7 +78,7 @@ func (s *Service) Judge(ctx context.Context, p project.Name, name, ref string, v
 	if err := checkText("comment", comment, 2000); err != nil {
 		return Clearance{}, err
 	}
-	known, err := s.Version(ctx, p, name, ref)
+	known, err := s.readVersion(ctx, p, name, ref)
 	if err != nil {
 		return Clearance{}, err
 	}
@@ -135,8 +139,8 @@ func (s *Service) Judge(ctx context.Context, p project.Name, name, ref string, v
 }
 
 // Clearance says what a version still needs before it may be promoted.
-func (s *Service) Clearance(ctx context.Context, p project.Name, name, ref string) (out Clearance, err error) {
-	v, err := s.Version(ctx, p, name, ref)
+func (s *Approvals) Clearance(ctx context.Context, p project.Name, name, ref string) (out Clearance, err error) {
+	v, err := s.readVersion(ctx, p, name, ref)
 	if err != nil {
 		return out, err
 	}
@@ -150,7 +154,7 @@ func (s *Service) Clearance(ctx context.Context, p project.Name, name, ref strin
 // Cleared refuses a version that may not yet be what an alias names, have a stage, or take
 // traffic, in the transaction that would make it so; what is empty or false is not asked.
 // Error: fault.Conflict that says what is missing.
-func (s *Service) Cleared(ctx context.Context, tx *store.Tx, p project.Name, name string, number int, alias string, stage Stage, traffic bool) error {
+func (s *Approvals) Cleared(ctx context.Context, tx *store.Tx, p project.Name, name string, number int, alias string, stage Stage, traffic bool) error {
 	asked, err := s.policyOf(ctx, tx, p, name)
 	if err != nil {
 		return err
@@ -190,7 +194,7 @@ func orDefault(list []string, otherwise string) []string {
 	return list
 }
 
-func (s *Service) clearance(ctx context.Context, tx *store.Tx, v Version) (Clearance, error) {
+func (s *Approvals) clearance(ctx context.Context, tx *store.Tx, v Version) (Clearance, error) {
 	asked, err := s.policyOf(ctx, tx, v.Project, v.Model)
 	if err != nil {
 		return Clearance{}, err
@@ -266,7 +270,7 @@ func (s *Service) clearance(ctx context.Context, tx *store.Tx, v Version) (Clear
 
 // measured are the metrics that a version's gates ask for, as text. Who approves of a
 // version saw these: whoever may write to the run could change them later.
-func (s *Service) measured(ctx context.Context, tx *store.Tx, v Version) (map[string]string, error) {
+func (s *core) measured(ctx context.Context, tx *store.Tx, v Version) (map[string]string, error) {
 	asked, err := s.policyOf(ctx, tx, v.Project, v.Model)
 	if err != nil || len(asked.Spec.Promotion.Gates) == 0 {
 		return nil, err
@@ -304,7 +308,7 @@ func (a Approval) outdated(now map[string]string) string {
 // same files, of which it may be a copy; who submitted the job; and whose run or logged
 // model the files were logged to. A person is not another one by having a service
 // register what they logged.
-func (s *Service) authorsOf(ctx context.Context, tx *store.Tx, v Version) ([]string, error) {
+func (s *Approvals) authorsOf(ctx context.Context, tx *store.Tx, v Version) ([]string, error) {
 	same := []Version{v}
 	if v.Digest != "" {
 		var err error
@@ -351,7 +355,7 @@ func (a Approval) who() string {
 
 // still is whether a person may approve of a version now; who lost the right takes their
 // verdicts along.
-func (s *Service) still(ctx context.Context, principal string, v Version) (bool, error) {
+func (s *Approvals) still(ctx context.Context, principal string, v Version) (bool, error) {
 	if s.may == nil {
 		return true, nil
 	}
@@ -360,7 +364,7 @@ func (s *Service) still(ctx context.Context, principal string, v Version) (bool,
 
 // gates says which conditions a version does not meet. It reads the runs for itself: who
 // promotes may be a loop, and hears what is missing, only.
-func (s *Service) gates(ctx context.Context, tx *store.Tx, v Version, texts []string) (wrong []string, err error) {
+func (s *Approvals) gates(ctx context.Context, tx *store.Tx, v Version, texts []string) (wrong []string, err error) {
 	if len(texts) == 0 {
 		return nil, nil
 	}
@@ -403,7 +407,7 @@ const maxPromoted = 100
 // withMetrics puts into the entry of a promotion what the metrics of the version's run are
 // at that time: whoever may write to the run can change them later. Of a confidential or
 // restricted version these are the metrics that its gates ask for, and no others.
-func (s *Service) withMetrics(ctx context.Context, tx *store.Tx, p project.Name, name string, number int, detail map[string]any) error {
+func (s *core) withMetrics(ctx context.Context, tx *store.Tx, p project.Name, name string, number int, detail map[string]any) error {
 	v, err := s.liveVersion(ctx, tx, p, name, number)
 	if err != nil {
 		return err
@@ -434,7 +438,7 @@ func (s *Service) withMetrics(ctx context.Context, tx *store.Tx, p project.Name,
 
 // metrics are those of a version's run; a version without a run, or whose run is gone,
 // has none.
-func (s *Service) metrics(ctx context.Context, v Version) (map[string]float64, error) {
+func (s *core) metrics(ctx context.Context, v Version) (map[string]float64, error) {
 	if v.Run == "" {
 		return nil, nil
 	}

@@ -30,7 +30,7 @@ func (w *world) measured(t *testing.T, metrics map[string]float64) registry.Vers
 
 func (w *world) govern(t *testing.T, name string, p registry.Promotion) {
 	t.Helper()
-	if _, _, err := w.ApplyPolicy(as(t, "alice"), proj, name, registry.PolicySpec{Promotion: p}, false); err != nil {
+	if _, _, err := w.Approvals.ApplyPolicy(as(t, "alice"), proj, name, registry.PolicySpec{Promotion: p}, false); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -44,40 +44,40 @@ func TestTwoPeople(t *testing.T) {
 	w.cfg.May = func(ctx context.Context, a policy.Action, o policy.Object) (bool, error) {
 		return w.cfg.Authz.Allow(ctx, a, o) == nil, nil
 	}
-	w.Service = registry.New(w.cfg)
+	w.Services = registry.New(w.cfg)
 	v := w.registered(t)
-	if err := w.SetAlias(alice, proj, "delay", "champion", 1); err != nil {
+	if err := w.Models.SetAlias(alice, proj, "delay", "champion", 1); err != nil {
 		t.Fatalf("without a policy: %v", err)
 	}
-	if err := w.DeleteAlias(alice, proj, "delay", "champion"); err != nil {
+	if err := w.Models.DeleteAlias(alice, proj, "delay", "champion"); err != nil {
 		t.Fatal(err)
 	}
 	w.govern(t, registry.DefaultPolicy, registry.Promotion{Approvals: 2})
 
 	refused := func(text string) {
 		t.Helper()
-		err := w.SetAlias(alice, proj, "delay", "champion", 1)
+		err := w.Models.SetAlias(alice, proj, "delay", "champion", 1)
 		wantKind(t, err, fault.Conflict, text)
 		if !strings.Contains(fault.HintOf(err), "falaj model approve delay 1") {
 			t.Errorf("hint %q", fault.HintOf(err))
 		}
-		_, err = w.Transition(alice, proj, "delay", 1, registry.StageProduction, false)
+		_, err = w.Versions.Transition(alice, proj, "delay", 1, registry.StageProduction, false)
 		wantKind(t, err, fault.Conflict, text)
 		wantKind(t, w.cleared(t, 1, "", true), fault.Conflict, text)
 		wantKind(t, w.cleared(t, 1, "champion", false), fault.Conflict, text)
 	}
 	refused("it requires 2 approvals and has 0")
 	for alias, ok := range map[string]bool{"challenger": true, "CHAMPION": false} {
-		if err := w.SetAlias(alice, proj, "delay", alias, 1); (err == nil) != ok {
+		if err := w.Models.SetAlias(alice, proj, "delay", alias, 1); (err == nil) != ok {
 			t.Errorf("%s: %v", alias, err)
 		}
 	}
-	if _, err := w.Transition(alice, proj, "delay", 1, registry.StageStaging, false); err != nil {
+	if _, err := w.Versions.Transition(alice, proj, "delay", 1, registry.StageStaging, false); err != nil {
 		t.Error(err)
 	}
 
 	approve := func(ctx context.Context) error {
-		_, err := w.Judge(ctx, proj, "delay", "1", registry.Approved, v.Digest, "fine")
+		_, err := w.Approvals.Judge(ctx, proj, "delay", "1", registry.Approved, v.Digest, "fine")
 		return err
 	}
 	wantKind(t, approve(alice), fault.PermissionDenied, "authors cannot approve their own versions")
@@ -86,9 +86,9 @@ func TestTwoPeople(t *testing.T) {
 	wantKind(t, approve(as(t, "att_2")), fault.PermissionDenied, "is not a user")
 	wantKind(t, approve(as(t, "loop")), fault.PermissionDenied, "is not a user")
 	wantKind(t, approve(identity.With(t.Context(), identity.Principal{Kind: identity.Service, ID: "bob", Project: proj})), fault.PermissionDenied, "is not a user")
-	wantKind(t, errOf(w.Judge(bob, proj, "delay", "1", registry.Approved, "sha256:00", "")), fault.Conflict, "differs from the reviewed digest")
-	wantKind(t, errOf(w.Judge(bob, proj, "delay", "9", registry.Approved, "", "")), fault.NotFound, "")
-	wantKind(t, errOf(w.Judge(bob, proj, "delay", "1", "perhaps", "", "")), fault.Invalid, "verdict")
+	wantKind(t, errOf(w.Approvals.Judge(bob, proj, "delay", "1", registry.Approved, "sha256:00", "")), fault.Conflict, "differs from the reviewed digest")
+	wantKind(t, errOf(w.Approvals.Judge(bob, proj, "delay", "9", registry.Approved, "", "")), fault.NotFound, "")
+	wantKind(t, errOf(w.Approvals.Judge(bob, proj, "delay", "1", "perhaps", "", "")), fault.Invalid, "verdict")
 	if err := approve(bob); err != nil {
 		t.Fatal(err)
 	}
@@ -97,13 +97,13 @@ func TestTwoPeople(t *testing.T) {
 	if err := approve(carol); err != nil {
 		t.Fatal(err)
 	}
-	if c, err := w.Clearance(alice, proj, "delay", "1"); err != nil || !c.Cleared || c.Given != 2 || c.Policy != "default" || len(c.Approvals) != 2 || !c.Approvals[0].Counts {
+	if c, err := w.Approvals.Clearance(alice, proj, "delay", "1"); err != nil || !c.Cleared || c.Given != 2 || c.Policy != "default" || len(c.Approvals) != 2 || !c.Approvals[0].Counts {
 		t.Fatalf("%+v, %v", c, err)
 	}
-	if err := w.SetAlias(alice, proj, "delay", "champion", 1); err != nil {
+	if err := w.Models.SetAlias(alice, proj, "delay", "champion", 1); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.DeleteAlias(alice, proj, "delay", "champion"); err != nil {
+	if err := w.Models.DeleteAlias(alice, proj, "delay", "champion"); err != nil {
 		t.Fatal(err)
 	}
 
@@ -115,14 +115,14 @@ func TestTwoPeople(t *testing.T) {
 		t.Error(err)
 	}
 	// A rejection stands until its giver thinks otherwise; nothing is lost.
-	if _, err := w.Judge(carol, proj, "delay", "1", registry.Rejected, "", "it is biased"); err != nil {
+	if _, err := w.Approvals.Judge(carol, proj, "delay", "1", registry.Rejected, "", "it is biased"); err != nil {
 		t.Fatal(err)
 	}
 	refused("it was rejected by carol (it is biased)")
 	if err := approve(carol); err != nil {
 		t.Fatal(err)
 	}
-	if c, err := w.Clearance(alice, proj, "delay", "1"); err != nil || !c.Cleared || len(c.Approvals) != 4 || c.Approvals[1].Counts || c.Approvals[2].Counts {
+	if c, err := w.Approvals.Clearance(alice, proj, "delay", "1"); err != nil || !c.Cleared || len(c.Approvals) != 4 || c.Approvals[1].Counts || c.Approvals[2].Counts {
 		t.Fatalf("%+v, %v", c, err)
 	}
 	// Another policy counts the same approvals anew.
@@ -134,17 +134,17 @@ func TestTwoPeople(t *testing.T) {
 	}
 	// They are of one version: the next one has none.
 	w.registered(t)
-	wantKind(t, w.SetAlias(alice, proj, "delay", "best", 2), fault.Conflict, "has 0")
-	if err := w.SetAlias(alice, proj, "delay", "champion", 2); err != nil { // this policy protects another
+	wantKind(t, w.Models.SetAlias(alice, proj, "delay", "best", 2), fault.Conflict, "has 0")
+	if err := w.Models.SetAlias(alice, proj, "delay", "champion", 2); err != nil { // this policy protects another
 		t.Error(err)
 	}
 	// A model does not leave its policy by another name.
-	if _, err := w.RenameModel(alice, proj, "delay", "delay2"); err != nil {
+	if _, err := w.Models.RenameModel(alice, proj, "delay", "delay2"); err != nil {
 		t.Fatal(err)
 	}
-	wantKind(t, w.SetAlias(alice, proj, "delay2", "best", 2), fault.Conflict, "has 0")
+	wantKind(t, w.Models.SetAlias(alice, proj, "delay2", "best", 2), fault.Conflict, "has 0")
 	w.govern(t, "lax", registry.Promotion{})
-	wantKind(t, errOf(w.RenameModel(alice, proj, "delay2", "lax")), fault.Conflict, "model policy lax")
+	wantKind(t, errOf(w.Models.RenameModel(alice, proj, "delay2", "lax")), fault.Conflict, "model policy lax")
 }
 
 func errorsOf(err error) string {
@@ -158,7 +158,7 @@ func errorsOf(err error) string {
 func (w *world) cleared(t *testing.T, number int, alias string, traffic bool) error {
 	t.Helper()
 	return w.db.Update(as(t, "loop"), proj, func(ctx context.Context, tx *store.Tx) error {
-		return w.Cleared(ctx, tx, proj, "delay", number, alias, "", traffic)
+		return w.Approvals.Cleared(ctx, tx, proj, "delay", number, alias, "", traffic)
 	})
 }
 
@@ -167,11 +167,11 @@ func TestApprovalHint(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
 	w.registered(t)
 	name := "x'y $(id);id"
-	if _, err := w.RenameModel(ctx, proj, "delay", name); err != nil {
+	if _, err := w.Models.RenameModel(ctx, proj, "delay", name); err != nil {
 		t.Fatal(err)
 	}
 	w.govern(t, registry.DefaultPolicy, registry.Promotion{Approvals: 2})
-	err := w.SetAlias(ctx, proj, name, "champion", 1)
+	err := w.Models.SetAlias(ctx, proj, name, "champion", 1)
 	for _, command := range []string{`falaj model approvals 'x'\''y $(id);id' 1`, `falaj model approve 'x'\''y $(id);id' 1`} {
 		if !strings.Contains(fault.HintOf(err), "`"+command+"`") {
 			t.Errorf("%v: hint %q, want %s", err, fault.HintOf(err), command)
@@ -209,7 +209,7 @@ func TestGates(t *testing.T) {
 	} {
 		w.govern(t, registry.DefaultPolicy, registry.Promotion{})
 		if test.champion > 0 {
-			if err := w.SetAlias(ctx, proj, "delay", "champion", test.champion); err != nil {
+			if err := w.Models.SetAlias(ctx, proj, "delay", "champion", test.champion); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -219,12 +219,12 @@ func TestGates(t *testing.T) {
 			t.Errorf("%+v: %v", test, err)
 		}
 		w.govern(t, registry.DefaultPolicy, registry.Promotion{})
-		if err := w.DeleteAlias(ctx, proj, "delay", "champion"); err != nil {
+		if err := w.Models.DeleteAlias(ctx, proj, "delay", "champion"); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, wrong := range []string{"", "auc >= 0.8", "metrics.auc", "metrics.auc => 1", "metrics.auc >= x", "metrics.auc >= NaN", "metrics.auc >= 1e999", "metrics.auc >= 0.8 and metrics.x > 1", "metrics.a b > 1", "metrics.auc >= champion * 2", "metrics.auc >= 1.2.3"} {
-		_, _, err := w.ApplyPolicy(ctx, proj, "delay", registry.PolicySpec{Promotion: registry.Promotion{Gates: []string{wrong}}}, false)
+		_, _, err := w.Approvals.ApplyPolicy(ctx, proj, "delay", registry.PolicySpec{Promotion: registry.Promotion{Gates: []string{wrong}}}, false)
 		wantKind(t, err, fault.Invalid, "is not a condition")
 	}
 }
@@ -242,7 +242,7 @@ func TestApprovedOfWhatWasMeasured(t *testing.T) {
 		}
 	}
 	approve := func(who string) error {
-		_, err := w.Judge(as(t, who), proj, "delay", "1", registry.Approved, v.Digest, "")
+		_, err := w.Approvals.Judge(as(t, who), proj, "delay", "1", registry.Approved, v.Digest, "")
 		return err
 	}
 	if err := approve("bob"); err != nil {
@@ -250,7 +250,7 @@ func TestApprovedOfWhatWasMeasured(t *testing.T) {
 	}
 	log("auc", 0.9, 1)
 	wantKind(t, w.cleared(t, 1, "champion", true), fault.Conflict, "it requires 1 approvals and has 0; auc was NaN when bob approved, and is 0.9 now")
-	if c, err := w.Clearance(alice, proj, "delay", "1"); err != nil || c.Cleared || c.Given != 0 || c.Approvals[0].Counts || c.Approvals[0].Measured["auc"] != "NaN" || len(c.Approvals[0].Measured) != 2 {
+	if c, err := w.Approvals.Clearance(alice, proj, "delay", "1"); err != nil || c.Cleared || c.Given != 0 || c.Approvals[0].Counts || c.Approvals[0].Measured["auc"] != "NaN" || len(c.Approvals[0].Measured) != 2 {
 		t.Errorf("%+v, %v", c, err)
 	}
 	if err := approve("bob"); err != nil { // of what it is now
@@ -286,32 +286,32 @@ func TestPolicies(t *testing.T) {
 		"alias":     {Promotion: registry.Promotion{Aliases: []string{"latest"}}},
 		"Stage":     {Promotion: registry.Promotion{Stages: []string{"Live"}}},
 	} {
-		_, _, err := w.ApplyPolicy(ctx, proj, "delay", spec, false)
+		_, _, err := w.Approvals.ApplyPolicy(ctx, proj, "delay", spec, false)
 		if !fault.Is(err, fault.Invalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	spec := registry.PolicySpec{Content: "known", Promotion: registry.Promotion{Approvals: 1}}
-	wantKind(t, errOf3(w.ApplyPolicy(as(t, "erin"), proj, "delay", spec, false)), fault.PermissionDenied, "")
+	wantKind(t, errOf3(w.Approvals.ApplyPolicy(as(t, "erin"), proj, "delay", spec, false)), fault.PermissionDenied, "")
 	for i, want := range []project.Change{project.Created, project.Created, project.Unchanged} {
-		_, change, err := w.ApplyPolicy(ctx, proj, "delay", spec, i == 0)
+		_, change, err := w.Approvals.ApplyPolicy(ctx, proj, "delay", spec, i == 0)
 		if err != nil || change != want {
 			t.Errorf("%d: %s, %v", i, change, err)
 		}
 	}
 	spec.Content = "data"
-	if p, change, err := w.ApplyPolicy(ctx, proj, "delay", spec, false); err != nil || change != project.Updated || p.Revision != 2 {
+	if p, change, err := w.Approvals.ApplyPolicy(ctx, proj, "delay", spec, false); err != nil || change != project.Updated || p.Revision != 2 {
 		t.Error(p, change, err)
 	}
-	if all, err := w.Policies(as(t, "vera"), proj); err != nil || len(all) != 1 || all[0].Spec.Content != "data" || all[0].UpdatedBy != "alice" {
+	if all, err := w.Approvals.Policies(as(t, "vera"), proj); err != nil || len(all) != 1 || all[0].Spec.Content != "data" || all[0].UpdatedBy != "alice" {
 		t.Error(all, err)
 	}
-	wantKind(t, w.DeletePolicy(as(t, "erin"), proj, "delay"), fault.PermissionDenied, "")
-	if err := w.DeletePolicy(ctx, proj, "delay"); err != nil {
+	wantKind(t, w.Approvals.DeletePolicy(as(t, "erin"), proj, "delay"), fault.PermissionDenied, "")
+	if err := w.Approvals.DeletePolicy(ctx, proj, "delay"); err != nil {
 		t.Error(err)
 	}
-	wantKind(t, w.DeletePolicy(ctx, proj, "delay"), fault.NotFound, "delay")
-	wantKind(t, errOf(w.Policy(ctx, proj, "delay")), fault.NotFound, "delay")
+	wantKind(t, w.Approvals.DeletePolicy(ctx, proj, "delay"), fault.NotFound, "delay")
+	wantKind(t, errOf(w.Approvals.Policy(ctx, proj, "delay")), fault.NotFound, "delay")
 }
 
 func errOf3[A, B any](_ A, _ B, err error) error { return err }
@@ -345,31 +345,31 @@ func TestAuthorsOfCopies(t *testing.T) {
 	w.govern(t, registry.DefaultPolicy, registry.Promotion{Approvals: 1})
 	v := w.registered(t) // by alice
 	mine := w.logged(t, tracking.Origin{}, map[string]string{"model/model.onnx": "another"})
-	if _, err := w.CreateModel(alice, proj, "copy", "", nil); err != nil {
+	if _, err := w.Models.CreateModel(alice, proj, "copy", "", nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.SetAlias(alice, proj, "delay", "candidate", v.Number); err != nil {
+	if err := w.Models.SetAlias(alice, proj, "delay", "candidate", v.Number); err != nil {
 		t.Fatal(err)
 	}
 	for _, source := range []string{"models:/delay/1", "models:/delay@candidate", "runs:/" + string(v.Run) + "/model", "runs:/" + string(mine.ID) + "/model"} {
-		c, err := w.CreateVersion(mallory, proj, "copy", registry.VersionSpec{Source: source})
+		c, err := w.Versions.CreateVersion(mallory, proj, "copy", registry.VersionSpec{Source: source})
 		if err != nil {
 			t.Fatal(source, err)
 		}
-		_, err = w.Judge(alice, proj, "copy", strconv.Itoa(c.Number), registry.Approved, "", "")
+		_, err = w.Approvals.Judge(alice, proj, "copy", strconv.Itoa(c.Number), registry.Approved, "", "")
 		if !fault.Is(err, fault.PermissionDenied) {
 			t.Errorf("%s: alice approved of what she made: %v", source, err)
 		}
 	}
 	// What bears another name since, or was deleted, is hers all the same.
-	if _, err := w.RenameModel(alice, proj, "delay", "delay2"); err != nil {
+	if _, err := w.Models.RenameModel(alice, proj, "delay", "delay2"); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.DeleteVersion(alice, proj, "delay2", 1); err != nil {
+	if err := w.Versions.DeleteVersion(alice, proj, "delay2", 1); err != nil {
 		t.Fatal(err)
 	}
-	wantKind(t, errOf(w.Judge(alice, proj, "copy", "2", registry.Approved, "", "")), fault.PermissionDenied, "authors cannot approve")
-	if c, err := w.Judge(as(t, "bob"), proj, "copy", "2", registry.Approved, "", ""); err != nil || !c.Cleared {
+	wantKind(t, errOf(w.Approvals.Judge(alice, proj, "copy", "2", registry.Approved, "", "")), fault.PermissionDenied, "authors cannot approve")
+	if c, err := w.Approvals.Judge(as(t, "bob"), proj, "copy", "2", registry.Approved, "", ""); err != nil || !c.Cleared {
 		t.Errorf("%+v, %v", c, err)
 	}
 }
@@ -381,27 +381,27 @@ func TestChampionStays(t *testing.T) {
 	alice, mallory := as(t, "alice"), w.mallory(t)
 	w.measured(t, map[string]float64{"auc": 0.9})
 	w.measured(t, map[string]float64{"auc": 0.1})
-	if err := w.SetAlias(alice, proj, "delay", "champion", 1); err != nil {
+	if err := w.Models.SetAlias(alice, proj, "delay", "champion", 1); err != nil {
 		t.Fatal(err)
 	}
 	w.govern(t, "delay", registry.Promotion{Gates: []string{"metrics.auc >= champion"}, Aliases: []string{"live"}})
 	worse := "auc is 0.1, and the champion, delay@1, has 0.9"
-	wantKind(t, w.SetAlias(mallory, proj, "delay", "live", 2), fault.Conflict, worse)
-	wantKind(t, w.SetAlias(mallory, proj, "delay", "champion", 2), fault.Conflict, worse)
+	wantKind(t, w.Models.SetAlias(mallory, proj, "delay", "live", 2), fault.Conflict, worse)
+	wantKind(t, w.Models.SetAlias(mallory, proj, "delay", "champion", 2), fault.Conflict, worse)
 	for name, err := range map[string]error{
-		"alias":   w.DeleteAlias(mallory, proj, "delay", "champion"),
-		"version": w.DeleteVersion(mallory, proj, "delay", 1),
-		"model":   w.DeleteModel(mallory, proj, "delay"),
+		"alias":   w.Models.DeleteAlias(mallory, proj, "delay", "champion"),
+		"version": w.Versions.DeleteVersion(mallory, proj, "delay", 1),
+		"model":   w.Models.DeleteModel(mallory, proj, "delay"),
 	} {
 		if !fault.Is(err, fault.PermissionDenied) || !strings.Contains(fault.HintOf(err), "Move the alias champion") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	wantKind(t, w.SetAlias(mallory, proj, "delay", "live", 2), fault.Conflict, worse)
-	if err := w.DeleteVersion(mallory, proj, "delay", 2); err != nil { // others may go
+	wantKind(t, w.Models.SetAlias(mallory, proj, "delay", "live", 2), fault.Conflict, worse)
+	if err := w.Versions.DeleteVersion(mallory, proj, "delay", 2); err != nil { // others may go
 		t.Error(err)
 	}
-	if err := w.DeleteAlias(alice, proj, "delay", "champion"); err != nil { // who governs
+	if err := w.Models.DeleteAlias(alice, proj, "delay", "champion"); err != nil { // who governs
 		t.Error(err)
 	}
 }
@@ -413,7 +413,7 @@ func TestWayBack(t *testing.T) {
 	w.registered(t)
 	back := func() error {
 		return w.db.Update(as(t, "loop"), proj, func(ctx context.Context, tx *store.Tx) error {
-			return w.Point(ctx, tx, proj, "delay", "champion", 1)
+			return w.Models.Point(ctx, tx, proj, "delay", "champion", 1)
 		})
 	}
 	w.govern(t, "delay", registry.Promotion{Approvals: 1, Traffic: new(bool)})
@@ -431,14 +431,14 @@ func TestRenameIsNoWayOut(t *testing.T) {
 	alice, mallory := as(t, "alice"), w.mallory(t)
 	w.registered(t)
 	w.govern(t, "delay", registry.Promotion{Approvals: 1})
-	wantKind(t, errOf(w.RenameModel(mallory, proj, "delay", "old")), fault.PermissionDenied, "has its own policy")
-	if _, err := w.RenameModel(alice, proj, "delay", "old"); err != nil {
+	wantKind(t, errOf(w.Models.RenameModel(mallory, proj, "delay", "old")), fault.PermissionDenied, "has its own policy")
+	if _, err := w.Models.RenameModel(alice, proj, "delay", "old"); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.DeletePolicy(alice, proj, "old"); err != nil {
+	if err := w.Approvals.DeletePolicy(alice, proj, "old"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.RenameModel(mallory, proj, "old", "delay"); err != nil { // it has none
+	if _, err := w.Models.RenameModel(mallory, proj, "old", "delay"); err != nil { // it has none
 		t.Error(err)
 	}
 }

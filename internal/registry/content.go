@@ -26,7 +26,7 @@ const (
 const signatureFile = "model.sig"
 
 // look says what a version's files are. Error: fault.Unavailable when it took too long.
-func (s *Service) look(ctx context.Context, v Version, files []Stored) (scan.Report, error) {
+func (s *core) look(ctx context.Context, v Version, files []Stored) (scan.Report, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, scanTime, fault.New(fault.Unavailable, "scanning the files of %s exceeded %s", v, scanTime))
 	defer cancel()
 	free, err := s.scanning.Take(ctx, identity.Share(ctx, v.Project))
@@ -45,7 +45,7 @@ func (s *Service) look(ctx context.Context, v Version, files []Stored) (scan.Rep
 
 // examine looks at the files of a version that is being registered, and holds the policy
 // of its model against them. Error: fault.Invalid for what the policy does not accept.
-func (s *Service) examine(ctx context.Context, v *Version, files []Stored) error {
+func (s *Versions) examine(ctx context.Context, v *Version, files []Stored) error {
 	var asked ModelPolicy
 	if err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		asked, err = s.policyOf(ctx, tx, v.Project, v.Model)
@@ -67,7 +67,7 @@ func (s *Service) examine(ctx context.Context, v *Version, files []Stored) error
 
 // signedByOther holds a version to the signature that came with it, if its policy names
 // who must have signed.
-func (s *Service) signedByOther(ctx context.Context, v Version, files []Stored, asked PolicySpec) error {
+func (s *Versions) signedByOther(ctx context.Context, v Version, files []Stored, asked PolicySpec) error {
 	if len(asked.Signers) == 0 {
 		return nil
 	}
@@ -112,8 +112,8 @@ func (s *Service) signedByOther(ctx context.Context, v Version, files []Stored, 
 
 // ContentOf says what a version's files are. A version of before it was asked, or that
 // was looked at by older rules, is looked at now.
-func (s *Service) ContentOf(ctx context.Context, p project.Name, name, ref string) (scan.Report, error) {
-	v, err := s.Version(ctx, p, name, ref)
+func (s *Files) ContentOf(ctx context.Context, p project.Name, name, ref string) (scan.Report, error) {
+	v, err := s.readVersion(ctx, p, name, ref)
 	if err != nil {
 		return scan.Report{}, err
 	}

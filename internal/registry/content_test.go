@@ -23,12 +23,12 @@ const (
 // refused when it is registered, whatever its name, and its policy may refuse more or less.
 func TestContent(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
-	if _, err := w.CreateModel(ctx, proj, "delay", "", nil); err != nil {
+	if _, err := w.Models.CreateModel(ctx, proj, "delay", "", nil); err != nil {
 		t.Fatal(err)
 	}
 	register := func(files map[string]string) (registry.Version, error) {
 		r := w.logged(t, tracking.Origin{}, files)
-		return w.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "runs:/" + string(r.ID) + "/model"})
+		return w.Versions.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "runs:/" + string(r.ID) + "/model"})
 	}
 	_, err := register(map[string]string{"a/model.onnx": evilPickle, "MLmodel": "flavors: {}"})
 	wantKind(t, err, fault.Invalid, "its files are rejected: a/model.onnx: imports os.system")
@@ -44,7 +44,7 @@ func TestContent(t *testing.T) {
 		t.Fatalf("%+v, %v", unknown.Content, err)
 	}
 	for content, ok := range map[string]bool{"data": false, "known": false, "unknown": true, "any": true} {
-		if _, _, err := w.ApplyPolicy(ctx, proj, "delay", registry.PolicySpec{Content: content}, false); err != nil {
+		if _, _, err := w.Approvals.ApplyPolicy(ctx, proj, "delay", registry.PolicySpec{Content: content}, false); err != nil {
 			t.Fatal(err)
 		}
 		_, err := register(map[string]string{"model.pkl": unknownPickle})
@@ -58,11 +58,11 @@ func TestContent(t *testing.T) {
 	}
 	// What was registered before there was a scanner is looked at when somebody asks.
 	execSQL(t, w, "UPDATE registry_version SET content = ''")
-	r, err := w.ContentOf(as(t, "vera"), proj, "delay", "2")
+	r, err := w.Files.ContentOf(as(t, "vera"), proj, "delay", "2")
 	if err != nil || r.Level != scan.Unknown || r.Files != 1 {
 		t.Fatalf("%+v, %v", r, err)
 	}
-	if v, err := w.Version(ctx, proj, "delay", "2"); err != nil || v.Content == nil || v.Content.Level != scan.Unknown {
+	if v, err := w.Versions.Version(ctx, proj, "delay", "2"); err != nil || v.Content == nil || v.Content.Level != scan.Unknown {
 		t.Errorf("%+v, %v", v.Content, err)
 	}
 }
@@ -70,7 +70,7 @@ func TestContent(t *testing.T) {
 // SearchVersionsOf lists a model's versions.
 func (w *world) SearchVersionsOf(t *testing.T, name string) ([]registry.Version, error) {
 	t.Helper()
-	v, _, err := w.SearchVersions(as(t, "alice"), proj, registry.Search{Filter: "name = '" + name + "'", Max: 100})
+	v, _, err := w.Versions.SearchVersions(as(t, "alice"), proj, registry.Search{Filter: "name = '" + name + "'", Max: 100})
 	return v, err
 }
 
@@ -79,7 +79,7 @@ func (w *world) SearchVersionsOf(t *testing.T, name string) ([]registry.Version,
 func TestSigners(t *testing.T) {
 	run := tool(t)
 	w, ctx := open(t), as(t, "alice")
-	if _, err := w.CreateModel(ctx, proj, "delay", "", nil); err != nil {
+	if _, err := w.Models.CreateModel(ctx, proj, "delay", "", nil); err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
@@ -87,7 +87,7 @@ func TestSigners(t *testing.T) {
 	for _, who := range []string{"vendor", "stranger", "other"} {
 		keys[who] = newKey(t, elliptic.P256(), filepath.Join(dir, who+".pem"))
 	}
-	if _, _, err := w.ApplyPolicy(ctx, proj, registry.DefaultPolicy, registry.PolicySpec{Signers: []string{keys["other"], keys["vendor"]}}, false); err != nil {
+	if _, _, err := w.Approvals.ApplyPolicy(ctx, proj, registry.DefaultPolicy, registry.PolicySpec{Signers: []string{keys["other"], keys["vendor"]}}, false); err != nil {
 		t.Fatal(err)
 	}
 	for name, body := range nested {
@@ -110,7 +110,7 @@ func TestSigners(t *testing.T) {
 	}
 	register := func(files map[string]string) error {
 		r := w.logged(t, tracking.Origin{}, files)
-		_, err := w.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "runs:/" + string(r.ID) + "/model"})
+		_, err := w.Versions.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "runs:/" + string(r.ID) + "/model"})
 		return err
 	}
 	if err := register(signed("vendor")); err != nil {
@@ -118,12 +118,12 @@ func TestSigners(t *testing.T) {
 	}
 	// Another model of the same signer's is another model.
 	spec := registry.PolicySpec{Signers: []string{keys["vendor"]}, SignedAs: "bert"}
-	if _, _, err := w.ApplyPolicy(ctx, proj, "delay", spec, false); err != nil {
+	if _, _, err := w.Approvals.ApplyPolicy(ctx, proj, "delay", spec, false); err != nil {
 		t.Fatal(err)
 	}
 	wantKind(t, register(signed("vendor")), fault.Invalid, `it was signed as "model", and must be signed as "bert"`)
 	spec.SignedAs = "model"
-	if _, _, err := w.ApplyPolicy(ctx, proj, "delay", spec, false); err != nil {
+	if _, _, err := w.Approvals.ApplyPolicy(ctx, proj, "delay", spec, false); err != nil {
 		t.Fatal(err)
 	}
 	if err := register(signed("vendor")); err != nil {

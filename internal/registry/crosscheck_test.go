@@ -93,17 +93,17 @@ func TestModelSigningTool(t *testing.T) {
 	run := tool(t)
 	w, ctx := open(t), as(t, "alice")
 	r := w.logged(t, tracking.Origin{Datasets: []string{"weather@1"}, Residency: residency.Of("AE")}, nested)
-	if _, err := w.CreateModel(ctx, proj, "delay", "", nil); err != nil {
+	if _, err := w.Models.CreateModel(ctx, proj, "delay", "", nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "runs:/" + string(r.ID) + "/model"}); err != nil {
+	if _, err := w.Versions.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "runs:/" + string(r.ID) + "/model"}); err != nil {
 		t.Fatal(err)
 	}
-	verified, err := w.OpenVerified(ctx, proj, "delay", "1")
+	verified, err := w.Files.OpenVerified(ctx, proj, "delay", "1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := w.PublicKey(ctx, "other")
+	other, err := w.Files.PublicKey(ctx, "other")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +164,7 @@ func TestVerifyExternalSignature(t *testing.T) {
 				t.Fatal(err)
 			}
 			w, ctx := open(t), as(t, "alice")
-			if _, err := w.CreateModel(ctx, proj, "delay", "", nil); err != nil {
+			if _, err := w.Models.CreateModel(ctx, proj, "delay", "", nil); err != nil {
 				t.Fatal(err)
 			}
 			with := func(change func(files map[string]string)) error {
@@ -172,10 +172,10 @@ func TestVerifyExternalSignature(t *testing.T) {
 				maps.Copy(files, nested)
 				change(files)
 				r := w.logged(t, tracking.Origin{}, files)
-				if _, err := w.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "runs:/" + string(r.ID) + "/model"}); err != nil {
+				if _, err := w.Versions.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "runs:/" + string(r.ID) + "/model"}); err != nil {
 					t.Fatal(err)
 				}
-				_, out, err := w.VerifyExternalSignature(ctx, proj, "delay", "latest", bundle, key)
+				_, out, err := w.Files.VerifyExternalSignature(ctx, proj, "delay", "latest", bundle, key)
 				if err == nil && strings.Join(out.Unsigned, " ") != ".gitattributes cache/tmp" {
 					t.Errorf("unsigned are %q", out.Unsigned)
 				}
@@ -188,7 +188,7 @@ func TestVerifyExternalSignature(t *testing.T) {
 			wantKind(t, with(func(f map[string]string) { f["a/new.py"] = "" }), fault.Conflict, "file a/new.py was not signed")
 			wantKind(t, with(func(f map[string]string) { delete(f, "empty") }), fault.Conflict, "file empty was signed and is missing")
 
-			files, _, err := w.Files(ctx, proj, "delay", "1")
+			files, _, err := w.Files.Files(ctx, proj, "delay", "1")
 			if err != nil {
 				t.Fatal(err)
 			}

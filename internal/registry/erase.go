@@ -15,12 +15,16 @@ import (
 // erased since. Its value names the erasures.
 const ErasedTag = "falaj.erasure"
 
+// Erasure finds the versions that were trained on rows of a person. It checks no permission:
+// privacy, its caller, has done so.
+type Erasure struct{ *core }
+
 // TrainedOn lists the versions whose producer could read one of the dataset
 // versions, as "delay@3", and deleted ones, which somebody may have copied, as
 // "delay@3 (deleted)". With an erasure, those that are not deleted are flagged by the
 // tag ErasedTag, each once. It asks for no permission to see them: who erases a person
 // may not be somebody who sees models.
-func (s *Service) TrainedOn(ctx context.Context, p project.Name, datasets []string, erasure string) (names []string, err error) {
+func (s *Erasure) TrainedOn(ctx context.Context, p project.Name, datasets []string, erasure string) (names []string, err error) {
 	const page = 1000
 	for offset := 0; ; offset += page {
 		var found []Version
@@ -55,7 +59,7 @@ func (s *Service) TrainedOn(ctx context.Context, p project.Name, datasets []stri
 
 // Learned maps the dataset versions that producers of model versions could read to these
 // versions, deleted ones too. It asks for no permission, as TrainedOn.
-func (s *Service) Learned(ctx context.Context, p project.Name) (map[string][]string, error) {
+func (s *Erasure) Learned(ctx context.Context, p project.Name) (map[string][]string, error) {
 	const page = 1000
 	by := map[string][]string{}
 	for offset := 0; ; offset += page {
@@ -77,7 +81,7 @@ func (s *Service) Learned(ctx context.Context, p project.Name) (map[string][]str
 	}
 }
 
-func (s *Service) flag(ctx context.Context, p project.Name, v Version, erasure string) error {
+func (s *Erasure) flag(ctx context.Context, p project.Name, v Version, erasure string) error {
 	var all []string
 	for _, t := range v.Tags {
 		if t.Key == ErasedTag && t.Value != "" {
@@ -103,7 +107,7 @@ func ours(key string) error {
 
 // flagNew flags a version that is registered after the erasure of a person whose rows
 // it was trained on: TrainedOn had not found it.
-func (s *Service) flagNew(ctx context.Context, tx *store.Tx, v Version) error {
+func (s *Versions) flagNew(ctx context.Context, tx *store.Tx, v Version) error {
 	if s.erased == nil || len(v.Datasets) == 0 {
 		return nil
 	}

@@ -93,7 +93,7 @@ func VerifyExternalSignature(bundle []byte, publicKey string, files []File) (Ext
 
 // VerifyExternalSignature checks a version against a signature that was made elsewhere, as the
 // function does, after its files were found to be what this registry signed.
-func (s *Service) VerifyExternalSignature(ctx context.Context, p project.Name, name, ref string, bundle []byte, publicKey string) (Version, ExternalSignature, error) {
+func (s *Files) VerifyExternalSignature(ctx context.Context, p project.Name, name, ref string, bundle []byte, publicKey string) (Version, ExternalSignature, error) {
 	v, err := s.OpenVerified(ctx, p, name, ref)
 	if err != nil {
 		return Version{}, ExternalSignature{}, err

@@ -36,7 +36,7 @@ type ImportSpec struct {
 // since is changed back. Aliases and stages are moved by the rules for them; lost
 // says which were not. No webhook is told. Errors, beside those of CreateVersion:
 // fault.Conflict when another version has the number.
-func (s *Service) Import(ctx context.Context, p project.Name, spec ImportSpec) (made bool, lost []string, err error) {
+func (s *Versions) Import(ctx context.Context, p project.Name, spec ImportSpec) (made bool, lost []string, err error) {
 	if err := s.allow(ctx, tracking.ActionImport, p, spec.Model.Name); err != nil {
 		return false, nil, err
 	}
@@ -86,7 +86,7 @@ func (s *Service) Import(ctx context.Context, p project.Name, spec ImportSpec) (
 // settle gives an imported version its stage, unless it is StageNone, its aliases, and
 // with its model the times they had, all at once: where an import is cut off before it,
 // the next one finds the same to do. What was changed here later stays of then.
-func (s *Service) settle(ctx context.Context, p project.Name, v Version, stage Stage, aliases []string, spec ImportSpec) (lost []string, err error) {
+func (s *Versions) settle(ctx context.Context, p project.Name, v Version, stage Stage, aliases []string, spec ImportSpec) (lost []string, err error) {
 	may := s.allow(ctx, ActionPromote, p, v.Model)
 	if may == nil {
 		may = s.authz.Allow(ctx, ActionPromote, v.object())
@@ -108,7 +108,7 @@ func (s *Service) settle(ctx context.Context, p project.Name, v Version, stage S
 				err = checkAlias(alias)
 			}
 			if err == nil {
-				err = s.Cleared(ctx, tx, p, m.Name, v.Number, alias, stage, false)
+				err = s.approvals.Cleared(ctx, tx, p, m.Name, v.Number, alias, stage, false)
 			}
 			if fault.Is(err, fault.PermissionDenied) || fault.Is(err, fault.Invalid) || fault.Is(err, fault.Conflict) {
 				lost = append(lost, what+": "+err.Error())
@@ -162,7 +162,7 @@ func later(a, b time.Time) time.Time {
 }
 
 // importModel finds a model or makes it.
-func (s *Service) importModel(ctx context.Context, p project.Name, m Model) (Model, bool, error) {
+func (s *Versions) importModel(ctx context.Context, p project.Name, m Model) (Model, bool, error) {
 	for _, err := range []error{CheckName(m.Name), checkText("description", m.Description, MaxDescription), checkTags(m.Tags)} {
 		if err != nil {
 			return Model{}, false, err
@@ -188,7 +188,7 @@ func (s *Service) importModel(ctx context.Context, p project.Name, m Model) (Mod
 }
 
 // recorded is a version in whatever state.
-func (s *Service) recorded(ctx context.Context, p project.Name, name string, number int) (Version, error) {
+func (s *Versions) recorded(ctx context.Context, p project.Name, name string, number int) (Version, error) {
 	var v Version
 	err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		var err error
@@ -200,7 +200,7 @@ func (s *Service) recorded(ctx context.Context, p project.Name, name string, num
 
 // number is that of a version to be made: the next one, or that of its server, unless
 // something has it by now. One that failed is made anew.
-func (s *Service) number(ctx context.Context, tx *store.Tx, m Model, imported *ImportSpec) (int, error) {
+func (s *Versions) number(ctx context.Context, tx *store.Tx, m Model, imported *ImportSpec) (int, error) {
 	if imported == nil {
 		return s.store.NextVersion(ctx, tx, m.ID)
 	}

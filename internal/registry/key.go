@@ -34,7 +34,7 @@ func sealedFor(p project.Name) []byte {
 
 // PublicKey is the PEM of the key that signs the project's models, for verifiers
 // elsewhere (model_signing verify key --public_key). It is made on first use.
-func (s *Service) PublicKey(ctx context.Context, p project.Name) (string, error) {
+func (s *Files) PublicKey(ctx context.Context, p project.Name) (string, error) {
 	if err := s.allow(ctx, ActionRead, p, ""); err != nil {
 		return "", err
 	}
@@ -43,7 +43,7 @@ func (s *Service) PublicKey(ctx context.Context, p project.Name) (string, error)
 }
 
 // key is the project's signing key, made on first use.
-func (s *Service) key(ctx context.Context, p project.Name) (signingKey, error) {
+func (s *core) key(ctx context.Context, p project.Name) (signingKey, error) {
 	var stored Key
 	err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		var err error
@@ -59,7 +59,7 @@ func (s *Service) key(ctx context.Context, p project.Name) (signingKey, error) {
 	return s.unseal(ctx, stored)
 }
 
-func (s *Service) makeKey(ctx context.Context, p project.Name) (Key, error) {
+func (s *core) makeKey(ctx context.Context, p project.Name) (Key, error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return Key{}, err
@@ -90,7 +90,7 @@ func (s *Service) makeKey(ctx context.Context, p project.Name) (Key, error) {
 	return k, err
 }
 
-func (s *Service) unseal(ctx context.Context, k Key) (signingKey, error) {
+func (s *core) unseal(ctx context.Context, k Key) (signingKey, error) {
 	aead, err := s.sealer.AEAD(ctx, string(k.Project), signingKeys)
 	if err != nil {
 		return signingKey{}, err

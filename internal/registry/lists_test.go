@@ -31,17 +31,17 @@ func TestListsAreWhatMayBeRead(t *testing.T) {
 		w.registered(t)
 	}
 	ctx := as(t, "alice")
-	if _, err := w.CreateModel(ctx, proj, "secret", "", nil); err != nil {
+	if _, err := w.Models.CreateModel(ctx, proj, "secret", "", nil); err != nil {
 		t.Fatal(err)
 	}
 	c := w.cfg
 	c.Authz = closedTo{c.Authz, map[string]bool{"secret": true, "delay@3": true}}
 	s := registry.New(c)
-	models, _, err := s.SearchModels(ctx, proj, registry.Search{Max: 100})
+	models, _, err := s.Models.SearchModels(ctx, proj, registry.Search{Max: 100})
 	if err != nil || len(models) != 1 || models[0].Name != "delay" || len(models[0].Latest) != 0 {
 		t.Errorf("models: %+v, %v", models, err)
 	}
-	versions, _, err := s.SearchVersions(ctx, proj, registry.Search{Max: 100})
+	versions, _, err := s.Versions.SearchVersions(ctx, proj, registry.Search{Max: 100})
 	if err != nil || len(versions) != 2 {
 		t.Errorf("versions: %+v, %v", versions, err)
 	}
@@ -50,10 +50,10 @@ func TestListsAreWhatMayBeRead(t *testing.T) {
 			t.Error("a version that may not be read is listed")
 		}
 	}
-	if m, err := s.Model(ctx, proj, "delay"); err != nil || len(m.Latest) != 0 {
+	if m, err := s.Models.Model(ctx, proj, "delay"); err != nil || len(m.Latest) != 0 {
 		t.Errorf("the latest of a model: %+v, %v", m.Latest, err)
 	}
-	if latest, err := s.LatestVersions(ctx, proj, "delay", nil); err != nil || len(latest) != 0 {
+	if latest, err := s.Versions.LatestVersions(ctx, proj, "delay", nil); err != nil || len(latest) != 0 {
 		t.Errorf("the latest: %+v, %v", latest, err)
 	}
 }
@@ -63,19 +63,19 @@ func TestListsAreWhatMayBeRead(t *testing.T) {
 func TestAddressUnderANarrowGrant(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
 	v := w.registered(t)
-	secret, err := w.CreateModel(ctx, proj, "secret", "", nil)
+	secret, err := w.Models.CreateModel(ctx, proj, "secret", "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := w.cfg
 	c.Authz = closedTo{c.Authz, map[string]bool{"secret": true, "": true}} // of the collection nothing
 	s := registry.New(c)
-	if got, err := s.Version(ctx, proj, "id:"+string(v.ModelID), "1"); err != nil || got.String() != v.String() {
+	if got, err := s.Versions.Version(ctx, proj, "id:"+string(v.ModelID), "1"); err != nil || got.String() != v.String() {
 		t.Errorf("its own: %s, %v", got, err)
 	}
-	there := errOf(s.Version(ctx, proj, "id:"+string(secret.ID), "1"))
+	there := errOf(s.Versions.Version(ctx, proj, "id:"+string(secret.ID), "1"))
 	wantKind(t, there, fault.PermissionDenied, "")
-	absent := errOf(s.Version(ctx, proj, "id:"+id.New("mdl"), "1"))
+	absent := errOf(s.Versions.Version(ctx, proj, "id:"+id.New("mdl"), "1"))
 	if absent == nil || there.Error() != absent.Error() {
 		t.Errorf("one that is there: %v; one that is not: %v", there, absent)
 	}

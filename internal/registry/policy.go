@@ -143,7 +143,7 @@ func (p Promotion) protected() []string {
 
 // keepsChampion refuses to take a model's champion away where gates compare with it, for
 // without one they let anything pass, unless the caller says what is asked of models.
-func (s *Service) keepsChampion(ctx context.Context, tx *store.Tx, m Model) error {
+func (s *core) keepsChampion(ctx context.Context, tx *store.Tx, m Model) error {
 	if m.aliased(champion) == 0 {
 		return nil
 	}
@@ -172,7 +172,7 @@ func policyObject(p project.Name, name string) policy.Object {
 // ApplyPolicy sets what is asked of a model's versions, or, by the name DefaultPolicy, of
 // those of all models of the project that have no policy of their own. It holds for what
 // is registered and promoted from then on. Errors: fault.Invalid; fault.TooLarge.
-func (s *Service) ApplyPolicy(ctx context.Context, p project.Name, name string, spec PolicySpec, dryRun bool) (ModelPolicy, project.Change, error) {
+func (s *Approvals) ApplyPolicy(ctx context.Context, p project.Name, name string, spec PolicySpec, dryRun bool) (ModelPolicy, project.Change, error) {
 	if err := s.authz.Allow(ctx, ActionGovern, policyObject(p, name)); err != nil {
 		return ModelPolicy{}, "", err
 	}
@@ -240,7 +240,7 @@ func changedMeanwhile(name string) error {
 // takesTwo refuses a policy that asks for less than the one that counts now, until another
 // person who may govern or approve models has approved it. It gives the revision of the
 // policy that it looked at, 0 where there is none, and -1 where it did not look.
-func (s *Service) takesTwo(ctx context.Context, p project.Name, name string, spec *PolicySpec) (base int64, err error) {
+func (s *Approvals) takesTwo(ctx context.Context, p project.Name, name string, spec *PolicySpec) (base int64, err error) {
 	if s.two == nil {
 		return -1, nil
 	}
@@ -330,7 +330,7 @@ func (s PolicySpec) less(next PolicySpec) (out []string) {
 }
 
 // approvedPolicy sets or removes a policy as a second person has approved.
-func (s *Service) approvedPolicy(ctx context.Context, payload []byte) error {
+func (s *Approvals) approvedPolicy(ctx context.Context, payload []byte) error {
 	var c policyChange
 	if err := json.Unmarshal(payload, &c); err != nil {
 		return err
@@ -363,7 +363,7 @@ func sameSpec(a, b PolicySpec) bool {
 }
 
 // DeletePolicy removes a policy. Error: fault.NotFound.
-func (s *Service) DeletePolicy(ctx context.Context, p project.Name, name string) error {
+func (s *Approvals) DeletePolicy(ctx context.Context, p project.Name, name string) error {
 	if err := s.authz.Allow(ctx, ActionGovern, policyObject(p, name)); err != nil {
 		return err
 	}
@@ -387,7 +387,7 @@ func (s *Service) DeletePolicy(ctx context.Context, p project.Name, name string)
 }
 
 // Policies lists a project's policies by name.
-func (s *Service) Policies(ctx context.Context, p project.Name) (all []ModelPolicy, err error) {
+func (s *Approvals) Policies(ctx context.Context, p project.Name) (all []ModelPolicy, err error) {
 	if err := s.authz.Allow(ctx, ActionRead, policyObject(p, "")); err != nil {
 		return nil, err
 	}
@@ -399,7 +399,7 @@ func (s *Service) Policies(ctx context.Context, p project.Name) (all []ModelPoli
 }
 
 // Policy is one policy by its name. Error: fault.NotFound.
-func (s *Service) Policy(ctx context.Context, p project.Name, name string) (out ModelPolicy, err error) {
+func (s *Approvals) Policy(ctx context.Context, p project.Name, name string) (out ModelPolicy, err error) {
 	if err := s.authz.Allow(ctx, ActionRead, policyObject(p, name)); err != nil {
 		return out, err
 	}
@@ -412,7 +412,7 @@ func (s *Service) Policy(ctx context.Context, p project.Name, name string) (out 
 
 // policyOf is what is asked of a model's versions: its own policy, else the project's
 // default, else nothing.
-func (s *Service) policyOf(ctx context.Context, tx *store.Tx, p project.Name, model string) (ModelPolicy, error) {
+func (s *core) policyOf(ctx context.Context, tx *store.Tx, p project.Name, model string) (ModelPolicy, error) {
 	for _, name := range []string{model, DefaultPolicy} {
 		out, err := s.store.Policy(ctx, tx, p, name)
 		if err == nil || !fault.Is(err, fault.NotFound) {
@@ -426,7 +426,7 @@ func (s *Service) policyOf(ctx context.Context, tx *store.Tx, p project.Name, mo
 // old name would be free for a model of which nothing is asked, and the new one may be of
 // whose models more is asked. Errors: fault.PermissionDenied; fault.Conflict when the new
 // name has a policy.
-func (s *Service) renamePolicy(ctx context.Context, tx *store.Tx, p project.Name, from, to string) error {
+func (s *Models) renamePolicy(ctx context.Context, tx *store.Tx, p project.Name, from, to string) error {
 	old, err := s.store.Policy(ctx, tx, p, from)
 	if fault.Is(err, fault.NotFound) || from == DefaultPolicy {
 		// Without one of its own it must not slip under another's.

@@ -4,18 +4,20 @@
 // # Map
 //
 //   - registry.go: the types and their rules.
-//   - service.go: registered models, aliases, tags, stages, searches.
-//   - version.go: registering a version: source → files → signature.
+//   - service.go: Services, the only way in, over one shared core; Models: registered models,
+//     aliases, tags, searches.
+//   - version.go: Versions: registering a version: source → files → signature; stages.
 //   - import.go: versions of another MLflow server.
 //   - source.go: which sources are accepted. Everything else is refused when it
 //     is written, not when it is read.
 //   - signature.go: OpenSSF model signing v1.0. key.go: the project's key.
 //   - externalsignature.go: signatures that other implementations of it made.
 //   - content.go: what a version's files are, by scan/; what is refused.
-//   - policy.go: what is asked of models. approval.go, gate.go: what stands between
+//   - policy.go: what is asked of models. approval.go, gate.go: Approvals: what stands between
 //     a version and its promotion.
-//   - verify.go: what deployment asks: is this still what was signed?
-//   - erase.go: which versions were trained on rows of a person who is erased.
+//   - files.go: Files: what deployment asks: is this still what was signed?
+//   - maintenance.go: Maintenance: what a crash left.
+//   - erase.go: Erasure: which versions were trained on rows of a person who is erased.
 //   - change.go: what others are told of, in the transaction of the change.
 //   - store.go: what a database must offer; registrysql/ is that database.
 //

@@ -17,17 +17,17 @@ func TestFilterNeverFailsInSQL(t *testing.T) {
 	w := open(t)
 	ctx := as(t, "alice")
 	r := w.logged(t, tracking.Origin{}, onnx)
-	if _, err := w.CreateModel(ctx, proj, "delay", "", []tracking.Pair{{Key: "t", Value: "É'%"}}); err != nil {
+	if _, err := w.Models.CreateModel(ctx, proj, "delay", "", []tracking.Pair{{Key: "t", Value: "É'%"}}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "runs:/" + string(r.ID) + "/model"}); err != nil {
+	if _, err := w.Versions.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "runs:/" + string(r.ID) + "/model"}); err != nil {
 		t.Fatal(err)
 	}
 	found := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		in := registry.Search{Filter: trackingtest.Filters().Draw(rt, "filter"), OrderBy: trackingtest.Orders().Draw(rt, "order"), Max: 10}
-		models, _, err1 := w.SearchModels(ctx, proj, in)
-		versions, _, err2 := w.SearchVersions(ctx, proj, in)
+		models, _, err1 := w.Models.SearchModels(ctx, proj, in)
+		versions, _, err2 := w.Versions.SearchVersions(ctx, proj, in)
 		found += len(models) + len(versions)
 		for _, err := range []error{err1, err2} {
 			if err != nil && !fault.Is(err, fault.Invalid) {

@@ -63,7 +63,7 @@ type Sealer interface {
 	AEAD(ctx context.Context, project, owner string) (tink.AEAD, error)
 }
 
-// Config is what a Service needs.
+// Config is what the services need.
 type Config struct {
 	DB      *store.DB
 	Store   Store
@@ -104,11 +104,23 @@ type Config struct {
 	Now     func() time.Time // nil is time.Now
 }
 
-// Service is the only way to registered models. Safe for concurrent use.
+// Services are the ways to registered models, by what their callers do. Safe for concurrent
+// use.
 //
 // Every method may fail with fault.PermissionDenied; those that name an object
 // with fault.NotFound; those that take data with fault.Invalid.
-type Service struct {
+type Services struct {
+	Models      *Models
+	Versions    *Versions
+	Files       *Files
+	Approvals   *Approvals
+	Erasure     *Erasure
+	Maintenance *Maintenance
+}
+
+// core is what all services share: configuration, permission checks, how a model and a version
+// are found, changed and shown, and the project's key.
+type core struct {
 	db      *store.DB
 	store   Store
 	authz   Authorizer
@@ -131,15 +143,20 @@ type Service struct {
 	scanning *share.Pool
 }
 
-// New makes a service.
-func New(cfg Config) *Service {
-	s := &Service{
+// Models creates, changes, finds and lists registered models and their aliases. Its callers are
+// the HTTP API, MLflow's protocol, jobs, and deployments, which point the champion at what they
+// serve.
+type Models struct {
+	*core
+	approvals *Approvals
+}
+
+// New makes the services.
+func New(cfg Config) Services {
+	s := &core{
 		db: cfg.DB, store: cfg.Store, authz: cfg.Authz, journal: cfg.Journal, runs: cfg.Runs,
 		objects: cfg.Objects, sealer: cfg.Sealer, erased: cfg.Erased, users: cfg.Users, told: cfg.Told, second: cfg.Second, two: cfg.TwoPeople,
 		authors: cfg.Authors, may: cfg.May, scanning: share.New(share.Limits{Name: "model_scans", What: "model scans", Slots: scans}), maxSize: cfg.MaxSize, now: cfg.Now,
-	}
-	if s.two != nil {
-		s.two.Register("model policy", s.approvedPolicy)
 	}
 	if s.told == nil {
 		s.told = func(context.Context, *store.Tx, Change) error { return nil }
@@ -150,7 +167,19 @@ func New(cfg Config) *Service {
 	if s.now == nil {
 		s.now = time.Now
 	}
-	return s
+	approvals := &Approvals{core: s}
+	files := &Files{core: s}
+	if s.two != nil {
+		s.two.Register("model policy", approvals.approvedPolicy)
+	}
+	return Services{
+		Models:      &Models{core: s, approvals: approvals},
+		Versions:    &Versions{core: s, approvals: approvals, files: files},
+		Files:       files,
+		Approvals:   approvals,
+		Erasure:     &Erasure{core: s},
+		Maintenance: &Maintenance{core: s},
+	}
 }
 
 var (
@@ -219,7 +248,7 @@ func page[T any](rows []T, s Search, q Query) ([]T, string) {
 }
 
 // CreateModel registers a name. Error: fault.Conflict when it is taken.
-func (s *Service) CreateModel(ctx context.Context, p project.Name, name, description string, tags []tracking.Pair) (Model, error) {
+func (s *Models) CreateModel(ctx context.Context, p project.Name, name, description string, tags []tracking.Pair) (Model, error) {
 	if err := s.allow(ctx, ActionWrite, p, name); err != nil {
 		return Model{}, err
 	}
@@ -262,7 +291,7 @@ func (s *Service) CreateModel(ctx context.Context, p project.Name, name, descrip
 
 // Writable refuses a model of which the caller may register no versions. Errors:
 // fault.PermissionDenied; fault.NotFound.
-func (s *Service) Writable(ctx context.Context, p project.Name, name string) error {
+func (s *Models) Writable(ctx context.Context, p project.Name, name string) error {
 	if err := s.allow(ctx, ActionWrite, p, name); err != nil {
 		return err
 	}
@@ -273,7 +302,7 @@ func (s *Service) Writable(ctx context.Context, p project.Name, name string) err
 }
 
 // Model gives a model with its tags, aliases and latest versions.
-func (s *Service) Model(ctx context.Context, p project.Name, name string) (Model, error) {
+func (s *Models) Model(ctx context.Context, p project.Name, name string) (Model, error) {
 	if err := s.allow(ctx, ActionRead, p, name); err != nil {
 		return Model{}, err
 	}
@@ -297,7 +326,7 @@ func (s *Service) Model(ctx context.Context, p project.Name, name string) (Model
 
 // SearchModels gives a page of the models that the caller may read, by name unless ordered
 // otherwise.
-func (s *Service) SearchModels(ctx context.Context, p project.Name, in Search) ([]Model, string, error) {
+func (s *Models) SearchModels(ctx context.Context, p project.Name, in Search) ([]Model, string, error) {
 	if err := s.allow(ctx, ActionRead, p, ""); err != nil {
 		return nil, "", err
 	}
@@ -327,7 +356,7 @@ func (s *Service) SearchModels(ctx context.Context, p project.Name, in Search) (
 }
 
 // shownModels are those of models that the caller may read, as Model would show them.
-func (s *Service) shownModels(ctx context.Context, p project.Name, found []Model) ([]Model, error) {
+func (s *Models) shownModels(ctx context.Context, p project.Name, found []Model) ([]Model, error) {
 	out := found[:0]
 	for _, m := range found {
 		err := s.allow(ctx, ActionRead, p, m.Name)
@@ -361,7 +390,7 @@ func (v Version) SearchFields() []store.Field {
 
 // FindModels reads those models that the caller may read, by name after a name, of which may
 // says that they may be what is looked for: limit of them at most. Needs model.read.
-func (s *Service) FindModels(ctx context.Context, p project.Name, after string, limit int, may func(store.Line) (bool, error)) (found store.Found[Model], err error) {
+func (s *Models) FindModels(ctx context.Context, p project.Name, after string, limit int, may func(store.Line) (bool, error)) (found store.Found[Model], err error) {
 	if err := s.allow(ctx, ActionRead, p, ""); err != nil {
 		return found, err
 	}
@@ -388,7 +417,7 @@ func (s *Service) FindModels(ctx context.Context, p project.Name, after string, 
 }
 
 // RenameModel gives a model another name; versions, aliases and signatures stay.
-func (s *Service) RenameModel(ctx context.Context, p project.Name, name, to string) (Model, error) {
+func (s *Models) RenameModel(ctx context.Context, p project.Name, name, to string) (Model, error) {
 	if err := CheckName(to); err != nil {
 		return Model{}, err
 	}
@@ -410,7 +439,7 @@ func (s *Service) RenameModel(ctx context.Context, p project.Name, name, to stri
 }
 
 // DescribeModel sets a model's description.
-func (s *Service) DescribeModel(ctx context.Context, p project.Name, name, description string) (Model, error) {
+func (s *Models) DescribeModel(ctx context.Context, p project.Name, name, description string) (Model, error) {
 	if err := checkText("description", description, MaxDescription); err != nil {
 		return Model{}, err
 	}
@@ -423,7 +452,7 @@ func (s *Service) DescribeModel(ctx context.Context, p project.Name, name, descr
 // DeleteModel removes a model and deletes its versions. The records of the
 // versions and what they came from stay. Error: fault.Conflict while something
 // runs one of them.
-func (s *Service) DeleteModel(ctx context.Context, p project.Name, name string) error {
+func (s *Models) DeleteModel(ctx context.Context, p project.Name, name string) error {
 	if err := s.allow(ctx, ActionWrite, p, name); err != nil {
 		return err
 	}
@@ -468,7 +497,7 @@ func (s *Service) DeleteModel(ctx context.Context, p project.Name, name string) 
 }
 
 // SetModelTag sets a tag of a model.
-func (s *Service) SetModelTag(ctx context.Context, p project.Name, name string, tag tracking.Pair) error {
+func (s *Models) SetModelTag(ctx context.Context, p project.Name, name string, tag tracking.Pair) error {
 	tags := []tracking.Pair{tag}
 	if err := checkTags(tags); err != nil {
 		return err
@@ -480,7 +509,7 @@ func (s *Service) SetModelTag(ctx context.Context, p project.Name, name string, 
 }
 
 // DeleteModelTag removes a tag; that there is none is no error.
-func (s *Service) DeleteModelTag(ctx context.Context, p project.Name, name, key string) error {
+func (s *Models) DeleteModelTag(ctx context.Context, p project.Name, name, key string) error {
 	_, err := s.changeModel(ctx, ActionWrite, p, name, map[string]any{"act": "untag", "key": clip(key)}, func(ctx context.Context, tx *store.Tx, m *Model) error {
 		return s.store.DeleteModelTag(ctx, tx, m.ID, key)
 	})
@@ -489,14 +518,14 @@ func (s *Service) DeleteModelTag(ctx context.Context, p project.Name, name, key 
 
 // SetAlias points an alias at a ready version. Error: fault.Conflict for one that its
 // model's policy does not let there yet.
-func (s *Service) SetAlias(ctx context.Context, p project.Name, name, alias string, number int) error {
+func (s *Models) SetAlias(ctx context.Context, p project.Name, name, alias string, number int) error {
 	if err := checkAlias(alias); err != nil {
 		return err
 	}
 	detail := map[string]any{"act": "alias", "alias": alias, "version": number}
 	_, err := s.changeModel(ctx, ActionPromote, p, name, detail, func(ctx context.Context, tx *store.Tx, m *Model) error {
 		if m.aliased(alias) != number {
-			if err := s.Cleared(ctx, tx, p, name, number, alias, "", false); err != nil {
+			if err := s.approvals.Cleared(ctx, tx, p, name, number, alias, "", false); err != nil {
 				return err
 			}
 			if err := s.withMetrics(ctx, tx, p, name, number, detail); err != nil {
@@ -509,7 +538,7 @@ func (s *Service) SetAlias(ctx context.Context, p project.Name, name, alias stri
 }
 
 // DeleteAlias removes an alias; that there is none is no error.
-func (s *Service) DeleteAlias(ctx context.Context, p project.Name, name, alias string) error {
+func (s *Models) DeleteAlias(ctx context.Context, p project.Name, name, alias string) error {
 	_, err := s.changeModel(ctx, ActionPromote, p, name, map[string]any{"act": "unalias", "alias": clip(alias)}, func(ctx context.Context, tx *store.Tx, m *Model) error {
 		from := m.aliased(alias)
 		if from == 0 {
@@ -539,7 +568,11 @@ func (s *Service) DeleteAlias(ctx context.Context, p project.Name, name, alias s
 
 // Version gives one version. A version number is decimal digits; anything else
 // is an alias, "latest" the highest ready version. The name may be what Address has.
-func (s *Service) Version(ctx context.Context, p project.Name, name, ref string) (Version, error) {
+func (s *Versions) Version(ctx context.Context, p project.Name, name, ref string) (Version, error) {
+	return s.readVersion(ctx, p, name, ref)
+}
+
+func (s *core) readVersion(ctx context.Context, p project.Name, name, ref string) (Version, error) {
 	name, err := s.named(ctx, p, name)
 	if err != nil {
 		return Version{}, err
@@ -558,7 +591,7 @@ func (s *Service) Version(ctx context.Context, p project.Name, name, ref string)
 }
 
 // named is the name of a model that may be given by its identifier.
-func (s *Service) named(ctx context.Context, p project.Name, name string) (string, error) {
+func (s *core) named(ctx context.Context, p project.Name, name string) (string, error) {
 	given, ok := strings.CutPrefix(name, idPrefix)
 	if !ok {
 		return name, nil
@@ -578,7 +611,7 @@ func (s *Service) named(ctx context.Context, p project.Name, name string) (strin
 }
 
 // ByAlias gives the version that an alias points at, also where the alias is a number.
-func (s *Service) ByAlias(ctx context.Context, p project.Name, name, alias string) (Version, error) {
+func (s *Versions) ByAlias(ctx context.Context, p project.Name, name, alias string) (Version, error) {
 	if err := s.allow(ctx, ActionRead, p, name); err != nil {
 		return Version{}, err
 	}
@@ -601,10 +634,10 @@ func (s *Service) ByAlias(ctx context.Context, p project.Name, name, alias strin
 	if err != nil {
 		return Version{}, err
 	}
-	return s.Version(ctx, p, name, ref)
+	return s.readVersion(ctx, p, name, ref)
 }
 
-func (s *Service) resolve(ctx context.Context, p project.Name, name, ref string) (Version, error) {
+func (s *core) resolve(ctx context.Context, p project.Name, name, ref string) (Version, error) {
 	if err := CheckName(name); err != nil {
 		return Version{}, err
 	}
@@ -631,7 +664,7 @@ func (s *Service) resolve(ctx context.Context, p project.Name, name, ref string)
 	return v, err
 }
 
-func (s *Service) highest(ctx context.Context, tx *store.Tx, m Model) (int, error) {
+func (s *core) highest(ctx context.Context, tx *store.Tx, m Model) (int, error) {
 	versions, err := s.store.Versions(ctx, tx, m.ID)
 	if err != nil {
 		return 0, err
@@ -645,7 +678,7 @@ func (s *Service) highest(ctx context.Context, tx *store.Tx, m Model) (int, erro
 }
 
 // mayRead holds a version's label and notes a classified read.
-func (s *Service) mayRead(ctx context.Context, v Version) error {
+func (s *core) mayRead(ctx context.Context, v Version) error {
 	if err := s.authz.Allow(ctx, ActionRead, v.object()); err != nil {
 		return err
 	}
@@ -682,7 +715,7 @@ func (v Version) own(ctx context.Context) bool {
 }
 
 // mayReadFiles refuses who may not read the bytes of a version's files.
-func (s *Service) mayReadFiles(ctx context.Context, v Version) error {
+func (s *Files) mayReadFiles(ctx context.Context, v Version) error {
 	if v.own(ctx) {
 		return nil
 	}
@@ -691,7 +724,7 @@ func (s *Service) mayReadFiles(ctx context.Context, v Version) error {
 
 // MayReadFiles refuses who may not read the bytes of a version's files. Errors:
 // fault.PermissionDenied; fault.NotFound.
-func (s *Service) MayReadFiles(ctx context.Context, p project.Name, name, ref string) error {
+func (s *Files) MayReadFiles(ctx context.Context, p project.Name, name, ref string) error {
 	if err := s.allow(ctx, ActionRead, p, name); err != nil {
 		return err
 	}
@@ -704,7 +737,7 @@ func (s *Service) MayReadFiles(ctx context.Context, p project.Name, name, ref st
 
 // shown is a version as the caller may see it: free text that its producer wrote is of
 // the version's class.
-func (s *Service) shown(ctx context.Context, v Version) (Version, error) {
+func (s *core) shown(ctx context.Context, v Version) (Version, error) {
 	if v.Classification != "confidential" && v.Classification != "restricted" || v.own(ctx) {
 		return v, nil
 	}
@@ -718,7 +751,7 @@ func (s *Service) shown(ctx context.Context, v Version) (Version, error) {
 }
 
 // untold refuses free text from a job on classified data, about what has no class itself.
-func (s *Service) untold(ctx context.Context, p project.Name, what string) error {
+func (s *Models) untold(ctx context.Context, p project.Name, what string) error {
 	own, err := s.runs.OriginOf(ctx, p)
 	if err != nil || own.Classification != "confidential" && own.Classification != "restricted" {
 		return err
@@ -728,7 +761,7 @@ func (s *Service) untold(ctx context.Context, p project.Name, what string) error
 }
 
 // LatestVersions gives the highest version of each stage, or of those named.
-func (s *Service) LatestVersions(ctx context.Context, p project.Name, name string, stages []string) ([]Version, error) {
+func (s *Versions) LatestVersions(ctx context.Context, p project.Name, name string, stages []string) ([]Version, error) {
 	if err := s.allow(ctx, ActionRead, p, name); err != nil {
 		return nil, err
 	}
@@ -758,7 +791,7 @@ func (s *Service) LatestVersions(ctx context.Context, p project.Name, name strin
 	return s.listed(ctx, p, out)
 }
 
-func (s *Service) latest(ctx context.Context, tx *store.Tx, m ModelID, stages []Stage) ([]Version, error) {
+func (s *core) latest(ctx context.Context, tx *store.Tx, m ModelID, stages []Stage) ([]Version, error) {
 	versions, err := s.store.Versions(ctx, tx, m)
 	if err != nil {
 		return nil, err
@@ -781,7 +814,7 @@ func (s *Service) latest(ctx context.Context, tx *store.Tx, m ModelID, stages []
 
 // SearchVersions gives a page of versions, newest first unless ordered
 // otherwise.
-func (s *Service) SearchVersions(ctx context.Context, p project.Name, in Search) ([]Version, string, error) {
+func (s *Versions) SearchVersions(ctx context.Context, p project.Name, in Search) ([]Version, string, error) {
 	if err := s.allow(ctx, ActionRead, p, ""); err != nil {
 		return nil, "", err
 	}
@@ -803,7 +836,7 @@ func (s *Service) SearchVersions(ctx context.Context, p project.Name, in Search)
 }
 
 // listed are those of a project's versions that the caller may see in a list.
-func (s *Service) listed(ctx context.Context, p project.Name, found []Version) ([]Version, error) {
+func (s *core) listed(ctx context.Context, p project.Name, found []Version) ([]Version, error) {
 	out := found[:0]
 	admitted := map[string]error{} // by what it depends on; policies may name a version, or its owner
 	for _, v := range found {
@@ -831,7 +864,7 @@ func (s *Service) listed(ctx context.Context, p project.Name, found []Version) (
 }
 
 // DescribeVersion sets a version's description.
-func (s *Service) DescribeVersion(ctx context.Context, p project.Name, name string, number int, description string) (Version, error) {
+func (s *Versions) DescribeVersion(ctx context.Context, p project.Name, name string, number int, description string) (Version, error) {
 	if err := checkText("description", description, MaxDescription); err != nil {
 		return Version{}, err
 	}
@@ -842,14 +875,14 @@ func (s *Service) DescribeVersion(ctx context.Context, p project.Name, name stri
 }
 
 // SetVersionTag sets a tag of a version. ErasedTag is nobody's to set or delete.
-func (s *Service) SetVersionTag(ctx context.Context, p project.Name, name string, number int, tag tracking.Pair) error {
+func (s *Versions) SetVersionTag(ctx context.Context, p project.Name, name string, number int, tag tracking.Pair) error {
 	if err := ours(tag.Key); err != nil {
 		return err
 	}
 	return s.setVersionTag(ctx, p, name, number, tag)
 }
 
-func (s *Service) setVersionTag(ctx context.Context, p project.Name, name string, number int, tag tracking.Pair) error {
+func (s *core) setVersionTag(ctx context.Context, p project.Name, name string, number int, tag tracking.Pair) error {
 	tags := []tracking.Pair{tag}
 	if err := checkTags(tags); err != nil {
 		return err
@@ -866,7 +899,7 @@ func (s *Service) setVersionTag(ctx context.Context, p project.Name, name string
 }
 
 // DeleteVersionTag removes a tag; that there is none is no error.
-func (s *Service) DeleteVersionTag(ctx context.Context, p project.Name, name string, number int, key string) error {
+func (s *Versions) DeleteVersionTag(ctx context.Context, p project.Name, name string, number int, key string) error {
 	if err := ours(key); err != nil {
 		return err
 	}
@@ -883,14 +916,14 @@ func (s *Service) DeleteVersionTag(ctx context.Context, p project.Name, name str
 
 // Transition moves a version to a stage; archive moves the others of that stage
 // to Archived.
-func (s *Service) Transition(ctx context.Context, p project.Name, name string, number int, stage Stage, archive bool) (Version, error) {
+func (s *Versions) Transition(ctx context.Context, p project.Name, name string, number int, stage Stage, archive bool) (Version, error) {
 	if archive && stage != StageStaging && stage != StageProduction {
 		return Version{}, fault.New(fault.Invalid, "Model version transition cannot archive existing model versions because '%s' is not an Active stage. Valid stages are ['Staging', 'Production']", stage)
 	}
 	detail := map[string]any{"act": "stage", "stage": string(stage)}
 	return s.changeVersion(ctx, ActionPromote, p, name, number, detail, func(ctx context.Context, tx *store.Tx, v *Version) error {
 		if v.Stage != stage {
-			if err := s.Cleared(ctx, tx, p, name, number, "", stage, false); err != nil {
+			if err := s.approvals.Cleared(ctx, tx, p, name, number, "", stage, false); err != nil {
 				return err
 			}
 			if err := s.withMetrics(ctx, tx, p, name, number, detail); err != nil {
@@ -923,7 +956,7 @@ func (s *Service) Transition(ctx context.Context, p project.Name, name string, n
 
 // DeleteVersion deletes a version's files and aliases; its record stays. Error:
 // fault.Conflict while something runs it.
-func (s *Service) DeleteVersion(ctx context.Context, p project.Name, name string, number int) error {
+func (s *Versions) DeleteVersion(ctx context.Context, p project.Name, name string, number int) error {
 	v, err := s.changeVersion(ctx, ActionWrite, p, name, number, map[string]any{"act": "delete"}, func(ctx context.Context, tx *store.Tx, v *Version) error {
 		if v.State == Pending {
 			return v.stillPending()
@@ -955,7 +988,7 @@ func (s *Service) DeleteVersion(ctx context.Context, p project.Name, name string
 }
 
 // unused refuses to take away what runs. Error: fault.Conflict.
-func (s *Service) unused(ctx context.Context, tx *store.Tx, p project.Name, model string, number int) error {
+func (s *core) unused(ctx context.Context, tx *store.Tx, p project.Name, model string, number int) error {
 	if s.users == nil {
 		return nil
 	}
@@ -970,7 +1003,7 @@ func (s *Service) unused(ctx context.Context, tx *store.Tx, p project.Name, mode
 	return fault.New(fault.Conflict, "model %s is in use by %s", what, user).WithHint("Delete %s first, or change it to use another.", user)
 }
 
-func (s *Service) deleteVersion(ctx context.Context, tx *store.Tx, v Version) error {
+func (s *core) deleteVersion(ctx context.Context, tx *store.Tx, v Version) error {
 	if err := s.unused(ctx, tx, v.Project, v.Model, v.Number); err != nil {
 		return err
 	}
@@ -996,7 +1029,7 @@ func (s *Service) deleteVersion(ctx context.Context, tx *store.Tx, v Version) er
 
 // changeModel changes a model in one audited transaction. A change of what the model says of itself
 // sets Updated; tags and aliases do not, as on MLflow's server, whose lists are in that order.
-func (s *Service) changeModel(ctx context.Context, action policy.Action, p project.Name, name string, detail map[string]any, change func(context.Context, *store.Tx, *Model) error) (Model, error) {
+func (s *Models) changeModel(ctx context.Context, action policy.Action, p project.Name, name string, detail map[string]any, change func(context.Context, *store.Tx, *Model) error) (Model, error) {
 	if err := s.allow(ctx, action, p, name); err != nil {
 		return Model{}, err
 	}
@@ -1035,7 +1068,7 @@ func (s *Service) changeModel(ctx context.Context, action policy.Action, p proje
 
 // madeBy holds a job's attempt to models that it registered itself and that have no
 // version of another producer. Registering a version changes no model in this sense.
-func (s *Service) madeBy(ctx context.Context, tx *store.Tx, m Model) error {
+func (s *Models) madeBy(ctx context.Context, tx *store.Tx, m Model) error {
 	who := identity.From(ctx)
 	if who.Kind != identity.Attempt {
 		return nil
@@ -1052,7 +1085,7 @@ func (s *Service) madeBy(ctx context.Context, tx *store.Tx, m Model) error {
 }
 
 // changeVersion does the same for a version; tags do not set Updated.
-func (s *Service) changeVersion(ctx context.Context, action policy.Action, p project.Name, name string, number int, detail map[string]any, change func(context.Context, *store.Tx, *Version) error) (Version, error) {
+func (s *core) changeVersion(ctx context.Context, action policy.Action, p project.Name, name string, number int, detail map[string]any, change func(context.Context, *store.Tx, *Version) error) (Version, error) {
 	if err := s.allow(ctx, action, p, name); err != nil {
 		return Version{}, err
 	}
@@ -1092,7 +1125,7 @@ func (s *Service) changeVersion(ctx context.Context, action policy.Action, p pro
 
 // RequireVersion refuses a version that is not there any more, in the transaction of who
 // is about to use it. The caller has authorised itself. Error: fault.NotFound.
-func (s *Service) RequireVersion(ctx context.Context, tx *store.Tx, p project.Name, name string, number int) error {
+func (s *Versions) RequireVersion(ctx context.Context, tx *store.Tx, p project.Name, name string, number int) error {
 	_, err := s.liveVersion(ctx, tx, p, name, number)
 	return err
 }
@@ -1103,7 +1136,7 @@ func (s *Service) RequireVersion(ctx context.Context, tx *store.Tx, p project.Na
 // to a version that answered before. Where deployments answer with what they like, that
 // says nothing: then Cleared is asked here. Errors: fault.NotFound; fault.Conflict for a version that
 // is not ready, or not cleared.
-func (s *Service) Point(ctx context.Context, tx *store.Tx, p project.Name, name, alias string, number int) error {
+func (s *Models) Point(ctx context.Context, tx *store.Tx, p project.Name, name, alias string, number int) error {
 	if err := checkAlias(alias); err != nil {
 		return err
 	}
@@ -1116,7 +1149,7 @@ func (s *Service) Point(ctx context.Context, tx *store.Tx, p project.Name, name,
 		return err
 	}
 	if free := asked.Spec.Promotion.Traffic; free != nil && !*free {
-		if err := s.Cleared(ctx, tx, p, name, number, alias, "", false); err != nil {
+		if err := s.approvals.Cleared(ctx, tx, p, name, number, alias, "", false); err != nil {
 			return err
 		}
 	}
@@ -1131,7 +1164,7 @@ func (s *Service) Point(ctx context.Context, tx *store.Tx, p project.Name, name,
 }
 
 // point moves an alias of a model; tell says whether webhooks hear of it.
-func (s *Service) point(ctx context.Context, tx *store.Tx, p project.Name, m *Model, alias string, number int, tell bool) error {
+func (s *core) point(ctx context.Context, tx *store.Tx, p project.Name, m *Model, alias string, number int, tell bool) error {
 	v, err := s.liveVersion(ctx, tx, p, m.Name, number)
 	if err != nil {
 		return err
@@ -1151,7 +1184,7 @@ func (s *Service) point(ctx context.Context, tx *store.Tx, p project.Name, m *Mo
 	return publish(ctx, tx, p, EventAliasMoved, AliasEvent{ModelID: m.ID, Model: m.Name, Alias: alias, From: m.aliased(alias), To: number})
 }
 
-func (s *Service) liveVersion(ctx context.Context, tx *store.Tx, p project.Name, name string, number int) (Version, error) {
+func (s *core) liveVersion(ctx context.Context, tx *store.Tx, p project.Name, name string, number int) (Version, error) {
 	v, err := s.store.Version(ctx, tx, p, name, number)
 	if err == nil && v.State == Deleted {
 		err = fault.New(fault.NotFound, "Model Version (name=%s, version=%d) not found", name, number)
@@ -1159,7 +1192,7 @@ func (s *Service) liveVersion(ctx context.Context, tx *store.Tx, p project.Name,
 	return v, err
 }
 
-func (s *Service) nameFree(ctx context.Context, tx *store.Tx, p project.Name, name string) error {
+func (s *Models) nameFree(ctx context.Context, tx *store.Tx, p project.Name, name string) error {
 	_, err := s.store.Model(ctx, tx, p, name)
 	switch {
 	case fault.Is(err, fault.NotFound):
@@ -1187,7 +1220,7 @@ func (v Version) event() VersionEvent {
 	return VersionEvent{ModelID: v.ModelID, Model: v.Model, Version: v.Number, Digest: v.Digest, Run: v.Run, Message: v.Message}
 }
 
-func (s *Service) allow(ctx context.Context, action policy.Action, p project.Name, name string) error {
+func (s *core) allow(ctx context.Context, action policy.Action, p project.Name, name string) error {
 	if p == "" {
 		return fault.New(fault.PermissionDenied, "a project is required").
 			WithHint("Use a token that is bound to one project.")
@@ -1198,7 +1231,7 @@ func (s *Service) allow(ctx context.Context, action policy.Action, p project.Nam
 	return s.authz.Allow(ctx, action, policy.Object{Project: string(p), Kind: "model", Name: name})
 }
 
-func (s *Service) audit(ctx context.Context, tx *store.Tx, action policy.Action, p project.Name, object string, detail map[string]any) error {
+func (s *core) audit(ctx context.Context, tx *store.Tx, action policy.Action, p project.Name, object string, detail map[string]any) error {
 	return audit.Append(ctx, tx, audit.Entry{Project: string(p), Action: string(action), Object: object, Detail: detail})
 }
 

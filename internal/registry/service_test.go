@@ -56,7 +56,7 @@ func TestPostgreSQL(t *testing.T) {
 }
 
 type world struct {
-	*registry.Service
+	registry.Services
 	runs    *tracking.Service
 	db      *store.DB
 	objects *blob.Store
@@ -92,7 +92,7 @@ func open(t *testing.T) *world {
 	w.cfg = registry.Config{
 		DB: db, Store: registrysql.Store{}, Authz: authz, Journal: w.journal, Runs: w.runs, Objects: w.objects, Sealer: w.sealer, MaxSize: 1 << 20,
 	}
-	w.Service = registry.New(w.cfg)
+	w.Services = registry.New(w.cfg)
 	return w
 }
 
@@ -139,11 +139,11 @@ func (w *world) logged(t *testing.T, origin tracking.Origin, files map[string]st
 func (w *world) registered(t *testing.T) registry.Version {
 	t.Helper()
 	ctx := as(t, "alice")
-	if _, err := w.CreateModel(ctx, proj, "delay", "", nil); err != nil && !fault.Is(err, fault.Conflict) {
+	if _, err := w.Models.CreateModel(ctx, proj, "delay", "", nil); err != nil && !fault.Is(err, fault.Conflict) {
 		t.Fatal(err)
 	}
 	r := w.logged(t, tracking.Origin{Job: "job_1", Attempt: "att_1", Datasets: []string{"weather@1"}, FeatureViews: []string{"weather@3"}, Residency: residency.Of("AE", "home")}, onnx)
-	v, err := w.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "runs:/" + string(r.ID) + "/model", Run: r.ID})
+	v, err := w.Versions.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "runs:/" + string(r.ID) + "/model", Run: r.ID})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,15 +155,15 @@ func TestParents(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
 	first := w.registered(t)
 	r := w.logged(t, tracking.Origin{Job: "job_2"}, onnx)
-	v, err := w.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "runs:/" + string(r.ID) + "/model", Parents: []string{first.String()}})
+	v, err := w.Versions.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "runs:/" + string(r.ID) + "/model", Parents: []string{first.String()}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	copied, err := w.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "models:/delay/" + strconv.Itoa(v.Number)})
+	copied, err := w.Versions.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "models:/delay/" + strconv.Itoa(v.Number)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := w.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "models:/delay/3", Parents: []string{"delay@1", "delay@3"}})
+	again, err := w.Versions.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "models:/delay/3", Parents: []string{"delay@1", "delay@3"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +175,7 @@ func TestParents(t *testing.T) {
 		if !slices.Equal(v.Parents, want.parents) {
 			t.Errorf("%v was made from %q", v, v.Parents)
 		}
-		if _, err := w.Verify(ctx, proj, "delay", strconv.Itoa(v.Number)); err != nil {
+		if _, err := w.Files.Verify(ctx, proj, "delay", strconv.Itoa(v.Number)); err != nil {
 			t.Error(err)
 		}
 	}
@@ -188,7 +188,7 @@ func TestParents(t *testing.T) {
 // is a job's says nothing of who put a file there.
 func TestOfJob(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
-	if _, err := w.CreateModel(ctx, proj, "delay", "", nil); err != nil {
+	if _, err := w.Models.CreateModel(ctx, proj, "delay", "", nil); err != nil {
 		t.Fatal(err)
 	}
 	r := w.logged(t, tracking.Origin{Job: "job_1", Attempt: "att_1"}, nil)
@@ -206,11 +206,11 @@ func TestOfJob(t *testing.T) {
 		if _, err := w.runs.PutArtifact(as(t, step.who), proj, tracking.Place{Run: r.ID}, "model/"+step.file, strings.NewReader(step.who)); err != nil {
 			t.Fatal(err)
 		}
-		v, err := w.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: source})
+		v, err := w.Versions.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: source})
 		if err != nil {
 			t.Fatal(err)
 		}
-		copied, err := w.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "models:/delay/" + strconv.Itoa(v.Number)})
+		copied, err := w.Versions.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "models:/delay/" + strconv.Itoa(v.Number)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -219,7 +219,7 @@ func TestOfJob(t *testing.T) {
 		}
 	}
 	execSQL(t, w, "UPDATE registry_version SET of_job = TRUE")
-	_, err := w.OpenVerified(ctx, proj, "delay", "9")
+	_, err := w.Files.OpenVerified(ctx, proj, "delay", "9")
 	wantKind(t, err, fault.Conflict, "of_job")
 }
 
@@ -229,7 +229,7 @@ func TestRegisterSignVerify(t *testing.T) {
 	if v.Number != 1 || v.State != registry.Ready || v.Residency.String() != "AE, home" || v.Job != "job_1" || len(v.Datasets) != 1 {
 		t.Fatalf("version %+v", v)
 	}
-	verified, err := w.OpenVerified(ctx, proj, "delay", "1")
+	verified, err := w.Files.OpenVerified(ctx, proj, "delay", "1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -251,13 +251,13 @@ func TestRegisterSignVerify(t *testing.T) {
 	if _, err := w.runs.PutArtifact(ctx, proj, tracking.Place{Run: v.Run}, "model/model.onnx", strings.NewReader("other")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.Verify(ctx, proj, "delay", "latest"); err != nil {
+	if _, err := w.Files.Verify(ctx, proj, "delay", "latest"); err != nil {
 		t.Error(err)
 	}
-	if _, err := w.RenameModel(ctx, proj, "delay", "arrival delay"); err != nil {
+	if _, err := w.Models.RenameModel(ctx, proj, "delay", "arrival delay"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.Verify(ctx, proj, "arrival delay", "1"); err != nil {
+	if _, err := w.Files.Verify(ctx, proj, "arrival delay", "1"); err != nil {
 		t.Error("after a rename:", err)
 	}
 	events, _, err := w.db.ReadStream(t.Context(), "event", store.Position{}, 100)
@@ -272,7 +272,7 @@ func TestRegisterSignVerify(t *testing.T) {
 func object(t *testing.T, w *world, v registry.Version, name string) (file string, ref blob.Ref) {
 	t.Helper()
 	ctx := as(t, "alice")
-	files, _, err := w.Files(ctx, proj, v.Model, "1")
+	files, _, err := w.Files.Files(ctx, proj, v.Model, "1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -397,7 +397,7 @@ func TestTampered(t *testing.T) {
 			v := w.registered(t)
 			tt.tamper(t, w, v)
 			before := len(w.journal.Entries())
-			_, err := w.OpenVerified(ctx, proj, "delay", "1")
+			_, err := w.Files.OpenVerified(ctx, proj, "delay", "1")
 			wantKind(t, err, fault.Conflict, tt.want)
 			if fault.HintOf(err) == "" {
 				t.Error("the error does not say what to do")
@@ -413,7 +413,7 @@ func TestTampered(t *testing.T) {
 // forge rewrites the signed payload and keeps the signature.
 func forge(t *testing.T, w *world, change func([]byte) []byte) {
 	t.Helper()
-	_, bundle, err := w.Files(as(t, "alice"), proj, "delay", "1")
+	_, bundle, err := w.Files.Files(as(t, "alice"), proj, "delay", "1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -441,7 +441,7 @@ func forge(t *testing.T, w *world, change func([]byte) []byte) {
 func TestTamperedWhileItIsRead(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
 	v := w.registered(t)
-	verified, err := w.OpenVerified(ctx, proj, "delay", "1")
+	verified, err := w.Files.OpenVerified(ctx, proj, "delay", "1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -461,7 +461,7 @@ func TestTamperedWhileItIsRead(t *testing.T) {
 		t.Errorf("no word on what to do: %v", err)
 	}
 	// A download is no other.
-	download, _, err := w.OpenFile(ctx, proj, "delay", "1", "model.onnx")
+	download, _, err := w.Files.OpenFile(ctx, proj, "delay", "1", "model.onnx")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -489,10 +489,10 @@ func TestSources(t *testing.T) {
 	if _, err := w.runs.PutArtifact(ctx, proj, tracking.Place{Model: m.ID}, "model.onnx", strings.NewReader("x")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.CreateModel(ctx, proj, "delay", "", nil); err != nil {
+	if _, err := w.Models.CreateModel(ctx, proj, "delay", "", nil); err != nil {
 		t.Fatal(err)
 	}
-	wantKind(t, errOf(w.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "models:/" + string(m.ID)})), fault.Conflict, "is not ready")
+	wantKind(t, errOf(w.Versions.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "models:/" + string(m.ID)})), fault.Conflict, "is not ready")
 	if _, err := w.runs.FinalizeLoggedModel(ctx, proj, m.ID, tracking.ModelReady); err != nil {
 		t.Fatal(err)
 	}
@@ -508,7 +508,7 @@ func TestSources(t *testing.T) {
 	}
 	for _, source := range bad {
 		t.Run(source[:min(len(source), 60)], func(t *testing.T) {
-			err := errOf(w.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: source}))
+			err := errOf(w.Versions.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: source}))
 			wantKind(t, err, fault.Invalid, "")
 		})
 	}
@@ -519,11 +519,11 @@ func TestSources(t *testing.T) {
 		{Source: "runs:/" + string(empty.ID), Run: empty.ID},
 	}
 	for _, spec := range mismatched {
-		wantKind(t, errOf(w.CreateVersion(ctx, proj, "delay", spec)), fault.Invalid, "Invalid model version source")
+		wantKind(t, errOf(w.Versions.CreateVersion(ctx, proj, "delay", spec)), fault.Invalid, "Invalid model version source")
 	}
-	wantKind(t, errOf(w.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "runs:/run_01J9Z6AAAAAAAAAAAAAAAAAAAA/model"})), fault.NotFound, "not found")
-	wantKind(t, errOf(w.CreateVersion(ctx, "other", "delay", registry.VersionSpec{Source: "runs:/" + run + "/model"})), fault.NotFound, "not found")
-	if versions, _, err := w.SearchVersions(ctx, proj, registry.Search{Max: 10}); err != nil || len(versions) != 0 {
+	wantKind(t, errOf(w.Versions.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "runs:/run_01J9Z6AAAAAAAAAAAAAAAAAAAA/model"})), fault.NotFound, "not found")
+	wantKind(t, errOf(w.Versions.CreateVersion(ctx, "other", "delay", registry.VersionSpec{Source: "runs:/" + run + "/model"})), fault.NotFound, "not found")
+	if versions, _, err := w.Versions.SearchVersions(ctx, proj, registry.Search{Max: 10}); err != nil || len(versions) != 0 {
 		t.Fatalf("refused sources left versions: %v %v", versions, err)
 	}
 
@@ -538,17 +538,17 @@ func TestSources(t *testing.T) {
 	}
 	for source, want := range good {
 		t.Run(source, func(t *testing.T) {
-			v, err := w.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: source})
+			v, err := w.Versions.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: source})
 			if err != nil {
 				t.Fatal(err)
 			}
-			files, _, err := w.Files(ctx, proj, "delay", itoa(v.Number))
+			files, _, err := w.Files.Files(ctx, proj, "delay", itoa(v.Number))
 			if err != nil {
 				t.Fatal(err)
 			}
 			got := map[string]string{}
 			for _, f := range files {
-				r, _, err := w.OpenFile(ctx, proj, "delay", itoa(v.Number), f.Path)
+				r, _, err := w.Files.OpenFile(ctx, proj, "delay", itoa(v.Number), f.Path)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -565,14 +565,14 @@ func TestSources(t *testing.T) {
 		})
 	}
 	// A version can be the source of another model's.
-	if _, err := w.CreateModel(ctx, proj, "copy", "", nil); err != nil {
+	if _, err := w.Models.CreateModel(ctx, proj, "copy", "", nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.SetAlias(ctx, proj, "delay", "champion", 1); err != nil {
+	if err := w.Models.SetAlias(ctx, proj, "delay", "champion", 1); err != nil {
 		t.Fatal(err)
 	}
 	for _, source := range []string{"models:/delay/1", "models:/delay@champion"} {
-		if _, err := w.CreateVersion(ctx, proj, "copy", registry.VersionSpec{Source: source}); err != nil {
+		if _, err := w.Versions.CreateVersion(ctx, proj, "copy", registry.VersionSpec{Source: source}); err != nil {
 			t.Error(source, err)
 		}
 	}
@@ -586,8 +586,8 @@ func itoa(n int) string {
 func TestNames(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
 	for _, name := range []string{"", " ", "\t", ".", "..", "..x", "a/b", "a:b", "../x", "id:x", "a\x00", "a\nb", "a\x1b[31m", "\xff", "delay@3", "a@b@12", strings.Repeat("x", 257), strings.Repeat("ü", 257)} {
-		wantKind(t, errOf(w.CreateModel(ctx, proj, name, "", nil)), fault.Invalid, "")
-		wantKind(t, errOf(w.Model(ctx, proj, name)), fault.Invalid, "")
+		wantKind(t, errOf(w.Models.CreateModel(ctx, proj, name, "", nil)), fault.Invalid, "")
+		wantKind(t, errOf(w.Models.Model(ctx, proj, name)), fault.Invalid, "")
 	}
 	source := "runs:/" + string(w.logged(t, tracking.Origin{}, onnx).ID) + "/model"
 	// What MLflow's server takes is taken, found again, and has versions with files.
@@ -595,23 +595,23 @@ func TestNames(t *testing.T) {
 		"delay", "Flight Delay v2", "sk-learn_reg.model", "نموذج التأخر", "Modèle de retard", "遅延モデル", "delay (v2)", "_candidate", "team@delay", "@", "a@", "R&D delay", "delay [test]",
 		".hidden", "a..b", "-x", " x", "x ", "x.", "%2e%2e", "100%", "a#b?c", `a\b`, "a;b", "it's", `"x"`, strings.Repeat("x", 256), strings.Repeat("ü", 256),
 	} {
-		if _, err := w.CreateModel(ctx, proj, name, "", nil); err != nil {
+		if _, err := w.Models.CreateModel(ctx, proj, name, "", nil); err != nil {
 			t.Error(name, err)
 			continue
 		}
-		v, err := w.CreateVersion(ctx, proj, name, registry.VersionSpec{Source: source})
+		v, err := w.Versions.CreateVersion(ctx, proj, name, registry.VersionSpec{Source: source})
 		if err != nil {
 			t.Error(name, err)
 			continue
 		}
-		found, _, err := w.SearchVersions(ctx, proj, registry.Search{Filter: "name = '" + strings.ReplaceAll(name, "'", "''") + "'", Max: 10})
+		found, _, err := w.Versions.SearchVersions(ctx, proj, registry.Search{Filter: "name = '" + strings.ReplaceAll(name, "'", "''") + "'", Max: 10})
 		if err != nil || len(found) != 1 || found[0].Model != name {
 			t.Errorf("%s: the search found %v %v", name, found, err)
 		}
 		if base, number, given := registry.SplitRef(v.String()); base != name || number != "1" || !given {
 			t.Errorf("%s became %q, %q of %s", name, base, number, v)
 		}
-		if err := w.SetAlias(ctx, proj, name, "gewählt_البطل-1", 1); err != nil {
+		if err := w.Models.SetAlias(ctx, proj, name, "gewählt_البطل-1", 1); err != nil {
 			t.Error(name, err)
 		}
 		// A copy by number, by alias and by the address of the files.
@@ -625,7 +625,7 @@ func TestNames(t *testing.T) {
 			if ref == "" {
 				ref = itoa(src.Version)
 			}
-			got, err := w.Version(ctx, proj, src.Model, ref)
+			got, err := w.Versions.Version(ctx, proj, src.Model, ref)
 			if err != nil || got.String() != v.String() {
 				t.Errorf("%s is %s, %v, want %s", source, got, err, v)
 			}
@@ -634,8 +634,8 @@ func TestNames(t *testing.T) {
 			t.Errorf("%s has its files at %s", name, address)
 		}
 	}
-	wantKind(t, errOf(w.CreateModel(ctx, proj, "delay", "", nil)), fault.Conflict, "Registered Model (name=delay) already exists")
-	wantKind(t, errOf(w.CreateModel(ctx, proj, "p", "", []tracking.Pair{{Key: "mlflow.prompt.is_prompt", Value: "true"}})), fault.Unsupported, "prompts")
+	wantKind(t, errOf(w.Models.CreateModel(ctx, proj, "delay", "", nil)), fault.Conflict, "Registered Model (name=delay) already exists")
+	wantKind(t, errOf(w.Models.CreateModel(ctx, proj, "p", "", []tracking.Pair{{Key: "mlflow.prompt.is_prompt", Value: "true"}})), fault.Unsupported, "prompts")
 }
 
 // TestVersionsMoveTheirModel: a model was last updated when a version of it was made, moved to
@@ -645,48 +645,48 @@ func TestVersionsMoveTheirModel(t *testing.T) {
 	v := w.registered(t)
 	updated := func(what string, want time.Time) {
 		t.Helper()
-		m, err := w.Model(ctx, proj, "delay")
+		m, err := w.Models.Model(ctx, proj, "delay")
 		if err != nil || !m.Updated.Equal(want) {
 			t.Errorf("%s: the model was updated at %s, its version at %s (%v)", what, m.Updated, want, err)
 		}
 	}
 	updated("created", v.Created)
-	v, err := w.Transition(ctx, proj, "delay", 1, registry.StageStaging, false)
+	v, err := w.Versions.Transition(ctx, proj, "delay", 1, registry.StageStaging, false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	updated("moved", v.Updated)
-	if _, err := w.DescribeVersion(ctx, proj, "delay", 1, "this changes the version alone"); err != nil {
+	if _, err := w.Versions.DescribeVersion(ctx, proj, "delay", 1, "this changes the version alone"); err != nil {
 		t.Fatal(err)
 	}
 	updated("described", v.Updated)
-	before, _ := w.Version(ctx, proj, "delay", "1")
+	before, _ := w.Versions.Version(ctx, proj, "delay", "1")
 	for what, err := range map[string]error{
-		"version's tag": w.SetVersionTag(ctx, proj, "delay", 1, tracking.Pair{Key: "k", Value: "v"}), "no version's tag": w.DeleteVersionTag(ctx, proj, "delay", 1, "k"),
-		"tag": w.SetModelTag(ctx, proj, "delay", tracking.Pair{Key: "k", Value: "v"}), "no tag": w.DeleteModelTag(ctx, proj, "delay", "k"),
-		"alias": w.SetAlias(ctx, proj, "delay", "a", 1), "no alias": w.DeleteAlias(ctx, proj, "delay", "a"),
+		"version's tag": w.Versions.SetVersionTag(ctx, proj, "delay", 1, tracking.Pair{Key: "k", Value: "v"}), "no version's tag": w.Versions.DeleteVersionTag(ctx, proj, "delay", 1, "k"),
+		"tag": w.Models.SetModelTag(ctx, proj, "delay", tracking.Pair{Key: "k", Value: "v"}), "no tag": w.Models.DeleteModelTag(ctx, proj, "delay", "k"),
+		"alias": w.Models.SetAlias(ctx, proj, "delay", "a", 1), "no alias": w.Models.DeleteAlias(ctx, proj, "delay", "a"),
 	} {
 		if err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
 	updated("tagged and aliased", v.Updated)
-	if after, err := w.Version(ctx, proj, "delay", "1"); err != nil || !after.Updated.Equal(before.Updated) {
+	if after, err := w.Versions.Version(ctx, proj, "delay", "1"); err != nil || !after.Updated.Equal(before.Updated) {
 		t.Errorf("tagged and aliased: the version was updated at %s, before at %s (%v)", after.Updated, before.Updated, err)
 	}
-	if m, err := w.DescribeModel(ctx, proj, "delay", "this changes the model"); err != nil || !m.Updated.After(v.Updated) {
+	if m, err := w.Models.DescribeModel(ctx, proj, "delay", "this changes the model"); err != nil || !m.Updated.After(v.Updated) {
 		t.Errorf("described: the model was updated at %s, before at %s (%v)", m.Updated, v.Updated, err)
 	}
-	if m, err := w.RenameModel(ctx, proj, "delay", "delay2"); err != nil || !m.Updated.After(v.Updated) {
+	if m, err := w.Models.RenameModel(ctx, proj, "delay", "delay2"); err != nil || !m.Updated.After(v.Updated) {
 		t.Errorf("renamed: the model was updated at %s, before at %s (%v)", m.Updated, v.Updated, err)
 	}
-	if _, err := w.RenameModel(ctx, proj, "delay2", "delay"); err != nil {
+	if _, err := w.Models.RenameModel(ctx, proj, "delay2", "delay"); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.DeleteVersion(ctx, proj, "delay", 1); err != nil {
+	if err := w.Versions.DeleteVersion(ctx, proj, "delay", 1); err != nil {
 		t.Fatal(err)
 	}
-	if m, err := w.Model(ctx, proj, "delay"); err != nil || !m.Updated.After(v.Updated) {
+	if m, err := w.Models.Model(ctx, proj, "delay"); err != nil || !m.Updated.After(v.Updated) {
 		t.Errorf("deleted: the model was updated at %s, before at %s (%v)", m.Updated, v.Updated, err)
 	}
 }
@@ -697,10 +697,10 @@ func TestVersionsInOrder(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
 	source := "runs:/" + string(w.logged(t, tracking.Origin{}, onnx).ID) + "/model"
 	for _, name := range []string{"c", "a", "b", "a"} {
-		if _, err := w.CreateModel(ctx, proj, name, "", nil); err != nil && !fault.Is(err, fault.Conflict) {
+		if _, err := w.Models.CreateModel(ctx, proj, name, "", nil); err != nil && !fault.Is(err, fault.Conflict) {
 			t.Fatal(err)
 		}
-		if _, err := w.CreateVersion(ctx, proj, name, registry.VersionSpec{Source: source}); err != nil {
+		if _, err := w.Versions.CreateVersion(ctx, proj, name, registry.VersionSpec{Source: source}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -711,7 +711,7 @@ func TestVersionsInOrder(t *testing.T) {
 		if tt.by != "" {
 			in.OrderBy = []string{tt.by}
 		}
-		found, _, err := w.SearchVersions(ctx, proj, in)
+		found, _, err := w.Versions.SearchVersions(ctx, proj, in)
 		var names []string
 		for _, v := range found {
 			names = append(names, v.String())
@@ -736,20 +736,20 @@ func TestInUse(t *testing.T) {
 		}
 		return user, nil
 	}
-	w.Service = registry.New(w.cfg)
+	w.Services = registry.New(w.cfg)
 	w.registered(t)
 	w.registered(t)
-	wantKind(t, w.DeleteVersion(ctx, proj, "delay", 1), fault.Conflict, "model delay@1 is in use by deployment late")
-	wantKind(t, w.DeleteModel(ctx, proj, "delay"), fault.Conflict, "in use by deployment late")
-	wantKind(t, errOf(w.RenameModel(ctx, proj, "delay", "other")), fault.Conflict, "model delay is in use")
-	if _, err := w.Verify(ctx, proj, "delay", "1"); err != nil {
+	wantKind(t, w.Versions.DeleteVersion(ctx, proj, "delay", 1), fault.Conflict, "model delay@1 is in use by deployment late")
+	wantKind(t, w.Models.DeleteModel(ctx, proj, "delay"), fault.Conflict, "in use by deployment late")
+	wantKind(t, errOf(w.Models.RenameModel(ctx, proj, "delay", "other")), fault.Conflict, "model delay is in use")
+	if _, err := w.Files.Verify(ctx, proj, "delay", "1"); err != nil {
 		t.Error(err)
 	}
-	if err := w.DeleteVersion(ctx, proj, "delay", 2); err != nil {
+	if err := w.Versions.DeleteVersion(ctx, proj, "delay", 2); err != nil {
 		t.Error(err)
 	}
 	user = ""
-	if err := w.DeleteVersion(ctx, proj, "delay", 1); err != nil {
+	if err := w.Versions.DeleteVersion(ctx, proj, "delay", 1); err != nil {
 		t.Error(err)
 	}
 }
@@ -759,75 +759,75 @@ func TestAliasesStagesTagsSearch(t *testing.T) {
 	w.registered(t)
 	w.registered(t)
 	for _, alias := range []string{"", "latest", "LATEST", "v1", "V22", "v٢", "a b", "a/b", "../x", "a@b", strings.Repeat("x", 256), strings.Repeat("ü", 256)} {
-		wantKind(t, w.SetAlias(ctx, proj, "delay", alias, 1), fault.Invalid, "")
+		wantKind(t, w.Models.SetAlias(ctx, proj, "delay", alias, 1), fault.Invalid, "")
 	}
-	wantKind(t, w.SetAlias(ctx, proj, "delay", "champion", 9), fault.NotFound, "Model Version (name=delay, version=9) not found")
+	wantKind(t, w.Models.SetAlias(ctx, proj, "delay", "champion", 9), fault.NotFound, "Model Version (name=delay, version=9) not found")
 	for _, n := range []int{1, 2} {
-		if err := w.SetAlias(ctx, proj, "delay", "champion", n); err != nil {
+		if err := w.Models.SetAlias(ctx, proj, "delay", "champion", n); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := w.SetAlias(ctx, proj, "delay", "1", 2); err != nil {
+	if err := w.Models.SetAlias(ctx, proj, "delay", "1", 2); err != nil {
 		t.Fatal(err)
 	}
-	if v, err := w.ByAlias(ctx, proj, "delay", "1"); err != nil || v.Number != 2 {
+	if v, err := w.Versions.ByAlias(ctx, proj, "delay", "1"); err != nil || v.Number != 2 {
 		t.Errorf("the alias 1 is of %s, %v", v, err)
 	}
-	wantKind(t, errOf(w.ByAlias(ctx, proj, "delay", "2")), fault.NotFound, "Registered model alias 2 not found.")
-	v, err := w.Version(ctx, proj, "delay", "champion")
+	wantKind(t, errOf(w.Versions.ByAlias(ctx, proj, "delay", "2")), fault.NotFound, "Registered model alias 2 not found.")
+	v, err := w.Versions.Version(ctx, proj, "delay", "champion")
 	if err != nil || v.Number != 2 {
 		t.Fatalf("champion %v %v", v, err)
 	}
-	wantKind(t, errOf(w.Version(ctx, proj, "delay", "absent")), fault.NotFound, "Registered model alias absent not found.")
-	if _, err := w.Transition(ctx, proj, "delay", 1, registry.StageProduction, false); err != nil {
+	wantKind(t, errOf(w.Versions.Version(ctx, proj, "delay", "absent")), fault.NotFound, "Registered model alias absent not found.")
+	if _, err := w.Versions.Transition(ctx, proj, "delay", 1, registry.StageProduction, false); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.Transition(ctx, proj, "delay", 2, registry.StageProduction, true); err != nil {
+	if _, err := w.Versions.Transition(ctx, proj, "delay", 2, registry.StageProduction, true); err != nil {
 		t.Fatal(err)
 	}
-	latest, err := w.LatestVersions(ctx, proj, "delay", nil)
+	latest, err := w.Versions.LatestVersions(ctx, proj, "delay", nil)
 	if err != nil || len(latest) != 2 || latest[0].Stage != registry.StageArchived || latest[1].Number != 2 {
 		t.Fatalf("latest %+v %v", latest, err)
 	}
-	if err := w.SetVersionTag(ctx, proj, "delay", 2, tracking.Pair{Key: "auc", Value: "0.9"}); err != nil {
+	if err := w.Versions.SetVersionTag(ctx, proj, "delay", 2, tracking.Pair{Key: "auc", Value: "0.9"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.SetModelTag(ctx, proj, "delay", tracking.Pair{Key: "team", Value: "ops"}); err != nil {
+	if err := w.Models.SetModelTag(ctx, proj, "delay", tracking.Pair{Key: "team", Value: "ops"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.CreateModel(ctx, proj, "other", "", nil); err != nil {
+	if _, err := w.Models.CreateModel(ctx, proj, "other", "", nil); err != nil {
 		t.Fatal(err)
 	}
 	for filter, want := range map[string]int{
 		"": 2, "name = 'delay'": 1, "name LIKE 'D%'": 0, "name ILIKE 'D%'": 1, "tags.team = 'ops'": 1,
 		"tags.`mlflow.prompt.is_prompt` != 'true'": 2, "name IN ('delay', 'x') AND tag.team LIKE 'o%'": 1,
 	} {
-		found, _, err := w.SearchModels(ctx, proj, registry.Search{Filter: filter, Max: 10, OrderBy: []string{"name DESC"}})
+		found, _, err := w.Models.SearchModels(ctx, proj, registry.Search{Filter: filter, Max: 10, OrderBy: []string{"name DESC"}})
 		if err != nil || len(found) != want {
 			t.Errorf("models %s: %d %v, want %d", filter, len(found), err, want)
 		}
 	}
 	for filter, want := range map[string]int{"": 2, "name = 'delay' AND version_number > 1": 1, "tags.auc = '0.9'": 1, "run_id = 'x'": 0, "source_path LIKE 'runs:/%'": 2} {
-		found, _, err := w.SearchVersions(ctx, proj, registry.Search{Filter: filter, Max: 10, OrderBy: []string{"version_number ASC"}})
+		found, _, err := w.Versions.SearchVersions(ctx, proj, registry.Search{Filter: filter, Max: 10, OrderBy: []string{"version_number ASC"}})
 		if err != nil || len(found) != want {
 			t.Errorf("versions %s: %d %v, want %d", filter, len(found), err, want)
 		}
 	}
-	if err := w.DeleteVersion(ctx, proj, "delay", 2); err != nil {
+	if err := w.Versions.DeleteVersion(ctx, proj, "delay", 2); err != nil {
 		t.Fatal(err)
 	}
-	wantKind(t, errOf(w.Version(ctx, proj, "delay", "2")), fault.NotFound, "not found")
-	wantKind(t, errOf(w.Version(ctx, proj, "delay", "champion")), fault.NotFound, "alias")
+	wantKind(t, errOf(w.Versions.Version(ctx, proj, "delay", "2")), fault.NotFound, "not found")
+	wantKind(t, errOf(w.Versions.Version(ctx, proj, "delay", "champion")), fault.NotFound, "alias")
 	if objects := trackingtest.Objects(t, w.dir, "/v2/"); len(objects) != 0 {
 		t.Errorf("files of a deleted version: %v", objects)
 	}
 	if v := w.registered(t); v.Number != 3 {
 		t.Errorf("a deleted number was given again: %d", v.Number)
 	}
-	if err := w.DeleteModel(ctx, proj, "delay"); err != nil {
+	if err := w.Models.DeleteModel(ctx, proj, "delay"); err != nil {
 		t.Fatal(err)
 	}
-	wantKind(t, errOf(w.Model(ctx, proj, "delay")), fault.NotFound, "Registered Model with name=delay not found")
+	wantKind(t, errOf(w.Models.Model(ctx, proj, "delay")), fault.NotFound, "Registered Model with name=delay not found")
 	if objects := trackingtest.Objects(t, w.dir, "/models/"); len(objects) != 0 {
 		t.Errorf("files of a deleted model: %v", objects)
 	}
@@ -837,26 +837,26 @@ func TestPermissions(t *testing.T) {
 	w := open(t)
 	v := w.registered(t)
 	erin, vera := as(t, "erin"), as(t, "vera")
-	wantKind(t, w.SetAlias(erin, proj, "delay", "champion", 1), fault.PermissionDenied, "model.promote")
-	wantKind(t, errOf(w.Transition(erin, proj, "delay", 1, registry.StageProduction, false)), fault.PermissionDenied, "model.promote")
-	if _, err := w.Verify(vera, proj, "delay", "1"); err != nil {
+	wantKind(t, w.Models.SetAlias(erin, proj, "delay", "champion", 1), fault.PermissionDenied, "model.promote")
+	wantKind(t, errOf(w.Versions.Transition(erin, proj, "delay", 1, registry.StageProduction, false)), fault.PermissionDenied, "model.promote")
+	if _, err := w.Files.Verify(vera, proj, "delay", "1"); err != nil {
 		t.Error("a viewer verifies:", err)
 	}
 	for name, err := range map[string]error{
-		"create":  errOf(w.CreateModel(vera, proj, "x", "", nil)),
-		"version": errOf(w.CreateVersion(vera, proj, "delay", registry.VersionSpec{Source: "/etc/passwd"})),
-		"rename":  errOf(w.RenameModel(vera, proj, "delay", "x")),
-		"tag":     w.SetModelTag(vera, proj, "delay", tracking.Pair{Key: "a", Value: "b"}),
-		"delete":  w.DeleteVersion(vera, proj, "delay", 1),
-		"unalias": w.DeleteAlias(vera, proj, "delay", "champion"),
-		"nobody":  errOf(w.Version(t.Context(), proj, "delay", "1")),
-		"empty":   errOf(w.Version(as(t, "alice"), "", "delay", "1")),
+		"create":  errOf(w.Models.CreateModel(vera, proj, "x", "", nil)),
+		"version": errOf(w.Versions.CreateVersion(vera, proj, "delay", registry.VersionSpec{Source: "/etc/passwd"})),
+		"rename":  errOf(w.Models.RenameModel(vera, proj, "delay", "x")),
+		"tag":     w.Models.SetModelTag(vera, proj, "delay", tracking.Pair{Key: "a", Value: "b"}),
+		"delete":  w.Versions.DeleteVersion(vera, proj, "delay", 1),
+		"unalias": w.Models.DeleteAlias(vera, proj, "delay", "champion"),
+		"nobody":  errOf(w.Versions.Version(t.Context(), proj, "delay", "1")),
+		"empty":   errOf(w.Versions.Version(as(t, "alice"), "", "delay", "1")),
 	} {
 		if !fault.Is(err, fault.PermissionDenied) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	wantKind(t, errOf(w.Version(as(t, "alice"), "other", "delay", "1")), fault.NotFound, "not found")
+	wantKind(t, errOf(w.Versions.Version(as(t, "alice"), "other", "delay", "1")), fault.NotFound, "not found")
 	_ = v
 }
 
@@ -869,16 +869,16 @@ func TestAttempts(t *testing.T) {
 	// What an attempt registers of another's is as confidential as what it read itself.
 	w.logged(t, tracking.Origin{Attempt: "att_3", Residency: residency.Of("AE", "home"), Classification: "confidential"}, nil)
 	w.authz["att_3"] = map[string][]policy.Action{proj: {"*"}}
-	if v, err := w.CreateVersion(as(t, "att_3"), proj, "delay", registry.VersionSpec{Source: v.Source}); err != nil || v.Classification != "confidential" {
+	if v, err := w.Versions.CreateVersion(as(t, "att_3"), proj, "delay", registry.VersionSpec{Source: v.Source}); err != nil || v.Classification != "confidential" {
 		t.Errorf("%+v %v", v, err)
 	}
 	first, second := as(t, "att_1"), as(t, "att_2")
-	if _, err := w.CreateVersion(first, proj, "delay", registry.VersionSpec{Source: v.Source}); err != nil {
+	if _, err := w.Versions.CreateVersion(first, proj, "delay", registry.VersionSpec{Source: v.Source}); err != nil {
 		t.Fatal(err)
 	}
-	wantKind(t, errOf(w.CreateVersion(second, proj, "delay", registry.VersionSpec{Source: v.Source})), fault.PermissionDenied, "has the residency AE, home")
-	wantKind(t, errOf(w.Version(second, proj, "delay", "1")), fault.PermissionDenied, "has the residency AE, home")
-	wantKind(t, w.SetVersionTag(second, proj, "delay", 1, tracking.Pair{Key: "a", Value: "b"}), fault.PermissionDenied, "another producer")
+	wantKind(t, errOf(w.Versions.CreateVersion(second, proj, "delay", registry.VersionSpec{Source: v.Source})), fault.PermissionDenied, "has the residency AE, home")
+	wantKind(t, errOf(w.Versions.Version(second, proj, "delay", "1")), fault.PermissionDenied, "has the residency AE, home")
+	wantKind(t, w.Versions.SetVersionTag(second, proj, "delay", 1, tracking.Pair{Key: "a", Value: "b"}), fault.PermissionDenied, "another producer")
 }
 
 // TestToldOfAliases: who may hear that an alias was set may hear that it went.
@@ -889,10 +889,10 @@ func TestToldOfAliases(t *testing.T) {
 		told = append(told, c)
 		return nil
 	}
-	w.Service = registry.New(w.cfg)
+	w.Services = registry.New(w.cfg)
 	v := w.registered(t)
 	told = nil
-	if err := errors.Join(w.SetAlias(ctx, proj, "delay", "champion", 1), w.DeleteAlias(ctx, proj, "delay", "champion")); err != nil {
+	if err := errors.Join(w.Models.SetAlias(ctx, proj, "delay", "champion", 1), w.Models.DeleteAlias(ctx, proj, "delay", "champion")); err != nil {
 		t.Fatal(err)
 	}
 	if len(told) != 2 || told[1].Kind != registry.AliasDeleted || told[1].Alias != "champion" {
@@ -909,17 +909,17 @@ func TestInterruptedRegistration(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
 	w.registered(t)
 	execSQL(t, w, "UPDATE registry_version SET state = 'pending'")
-	wantKind(t, errOf(w.OpenVerified(ctx, proj, "delay", "1")), fault.Conflict, "is pending")
-	wantKind(t, w.DeleteVersion(ctx, proj, "delay", 1), fault.Conflict, "still being registered")
-	wantKind(t, w.DeleteModel(ctx, proj, "delay"), fault.Conflict, "still being registered")
-	if err := registry.New(w.cfg).Recover(t.Context()); err != nil {
+	wantKind(t, errOf(w.Files.OpenVerified(ctx, proj, "delay", "1")), fault.Conflict, "is pending")
+	wantKind(t, w.Versions.DeleteVersion(ctx, proj, "delay", 1), fault.Conflict, "still being registered")
+	wantKind(t, w.Models.DeleteModel(ctx, proj, "delay"), fault.Conflict, "still being registered")
+	if err := registry.New(w.cfg).Maintenance.Recover(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	v, err := w.Version(ctx, proj, "delay", "1")
+	v, err := w.Versions.Version(ctx, proj, "delay", "1")
 	if err != nil || v.State != registry.Failed || !strings.Contains(v.Message, "interrupted by a restart") {
 		t.Fatalf("version %+v %v", v, err)
 	}
-	wantKind(t, w.SetAlias(ctx, proj, "delay", "champion", 1), fault.Conflict, "requires a ready version")
+	wantKind(t, w.Models.SetAlias(ctx, proj, "delay", "champion", 1), fault.Conflict, "requires a ready version")
 	if objects := trackingtest.Objects(t, w.dir, "/models/"); len(objects) != 0 {
 		t.Errorf("files of a failed version: %v", objects)
 	}
@@ -928,7 +928,7 @@ func TestInterruptedRegistration(t *testing.T) {
 	if _, err := w.objects.Put(ctx, ref, strings.NewReader("x")); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := w.Sweep(ctx, proj); n != 1 || err != nil {
+	if n, err := w.Maintenance.Sweep(ctx, proj); n != 1 || err != nil {
 		t.Errorf("swept %d %v, want 1", n, err)
 	}
 }
@@ -936,12 +936,12 @@ func TestInterruptedRegistration(t *testing.T) {
 func TestChangedArtifactIsNotRegistered(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
 	r := w.logged(t, tracking.Origin{}, map[string]string{"model.onnx": "x"})
-	if _, err := w.CreateModel(ctx, proj, "delay", "", nil); err != nil {
+	if _, err := w.Models.CreateModel(ctx, proj, "delay", "", nil); err != nil {
 		t.Fatal(err)
 	}
 	execSQL(t, w, "UPDATE tracking_artifact SET digest = ?", "sha256:"+strings.Repeat("0", 64))
-	wantKind(t, errOf(w.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "runs:/" + string(r.ID) + "/model"})), fault.Invalid, "copying model.onnx")
-	v, err := w.Version(ctx, proj, "delay", "1")
+	wantKind(t, errOf(w.Versions.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "runs:/" + string(r.ID) + "/model"})), fault.Invalid, "copying model.onnx")
+	v, err := w.Versions.Version(ctx, proj, "delay", "1")
 	if err != nil || v.State != registry.Failed || v.Message == "" {
 		t.Errorf("version %+v %v", v, err)
 	}
@@ -950,8 +950,8 @@ func TestChangedArtifactIsNotRegistered(t *testing.T) {
 func TestTooLarge(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
 	r := w.logged(t, tracking.Origin{}, map[string]string{"a": strings.Repeat("x", 600_000), "b": strings.Repeat("y", 600_000)})
-	if _, err := w.CreateModel(ctx, proj, "delay", "", nil); err != nil {
+	if _, err := w.Models.CreateModel(ctx, proj, "delay", "", nil); err != nil {
 		t.Fatal(err)
 	}
-	wantKind(t, errOf(w.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "runs:/" + string(r.ID) + "/model"})), fault.TooLarge, "1200000 bytes")
+	wantKind(t, errOf(w.Versions.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "runs:/" + string(r.ID) + "/model"})), fault.TooLarge, "1200000 bytes")
 }

@@ -35,8 +35,8 @@ func (s Signed) File(name string) (File, error) {
 // registry's word for nothing but the public key: one of the model's present name. That of
 // a model that was renamed is made anew, which changes nothing of what else it says; the one
 // that is stored was checked first.
-func (s *Service) SignedFor(ctx context.Context, p project.Name, name, ref string) ([]File, []byte, error) {
-	v, err := s.Version(ctx, p, name, ref)
+func (s *Files) SignedFor(ctx context.Context, p project.Name, name, ref string) ([]File, []byte, error) {
+	v, err := s.readVersion(ctx, p, name, ref)
 	if err != nil {
 		return nil, nil, err
 	}

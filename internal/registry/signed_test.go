@@ -16,11 +16,11 @@ import (
 func TestOpenSigned(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
 	v := w.registered(t)
-	files, bundle, err := w.Files(ctx, proj, "delay", "1")
+	files, bundle, err := w.Files.Files(ctx, proj, "delay", "1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	key, err := w.PublicKey(ctx, proj)
+	key, err := w.Files.PublicKey(ctx, proj)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +41,7 @@ func TestOpenSigned(t *testing.T) {
 	}
 	wantKind(t, errOf(got.File("no.onnx")), fault.NotFound, "no.onnx")
 
-	other, err := w.PublicKey(ctx, "other")
+	other, err := w.Files.PublicKey(ctx, "other")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,17 +67,17 @@ func TestOpenSigned(t *testing.T) {
 func TestCertificates(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
 	w.registered(t)
-	_, bundle, err := w.Files(ctx, proj, "delay", "1")
+	_, bundle, err := w.Files.Files(ctx, proj, "delay", "1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	key, err := w.PublicKey(ctx, proj)
+	key, err := w.Files.PublicKey(ctx, proj)
 	if err != nil {
 		t.Fatal(err)
 	}
 	of := regexp.MustCompile(`"publicKey":\{[^}]*\}`)
 	for _, material := range []string{`"certificate":{"rawBytes":"AAAA"}`, `"x509CertificateChain":{"certificates":[{"rawBytes":"AAAA"}]}`} {
-		_, _, err := w.VerifyExternalSignature(ctx, proj, "delay", "1", of.ReplaceAll(bundle, []byte(material)), key)
+		_, _, err := w.Files.VerifyExternalSignature(ctx, proj, "delay", "1", of.ReplaceAll(bundle, []byte(material)), key)
 		wantKind(t, err, fault.Conflict, "was made with a certificate")
 	}
 }
@@ -87,21 +87,21 @@ func TestCertificates(t *testing.T) {
 func TestSignedForAName(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
 	v := w.registered(t)
-	key, err := w.PublicKey(ctx, proj)
+	key, err := w.Files.PublicKey(ctx, proj)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, first, err := w.SignedFor(ctx, proj, "delay", "1")
+	_, first, err := w.Files.SignedFor(ctx, proj, "delay", "1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, stored, err := w.Files(ctx, proj, "delay", "1"); err != nil || !bytes.Equal(first, stored) {
+	if _, stored, err := w.Files.Files(ctx, proj, "delay", "1"); err != nil || !bytes.Equal(first, stored) {
 		t.Errorf("not the signature that is stored, %v", err)
 	}
-	if _, err := w.RenameModel(ctx, proj, "delay", "late"); err != nil {
+	if _, err := w.Models.RenameModel(ctx, proj, "delay", "late"); err != nil {
 		t.Fatal(err)
 	}
-	files, bundle, err := w.SignedFor(ctx, proj, "late", "1")
+	files, bundle, err := w.Files.SignedFor(ctx, proj, "late", "1")
 	if err != nil || len(files) != len(onnx) {
 		t.Fatal(files, err)
 	}
@@ -117,7 +117,7 @@ func TestSignedForAName(t *testing.T) {
 		t.Errorf("%+v, and before %+v", after, before)
 	}
 	execSQL(t, w, `UPDATE registry_version SET residency = '["US"]'`)
-	_, _, err = w.SignedFor(ctx, proj, "late", "1")
+	_, _, err = w.Files.SignedFor(ctx, proj, "late", "1")
 	wantKind(t, err, fault.Conflict, "residency")
 }
 

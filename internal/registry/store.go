@@ -34,9 +34,17 @@ type Key struct {
 	Private []byte
 }
 
-// Store is what the registry needs of a database. Methods run in the caller's
+// Store is what the services need of a database. Methods run in the caller's
 // transaction. What is not there is fault.NotFound.
 type Store interface {
+	ModelStore
+	VersionStore
+	ApprovalStore
+	KeyStore
+}
+
+// ModelStore keeps models, their tags and aliases.
+type ModelStore interface {
 	// PutModel inserts or updates all but tags and aliases.
 	PutModel(ctx context.Context, tx *store.Tx, m Model) error
 	// Model gives a model with tags and aliases.
@@ -55,7 +63,10 @@ type Store interface {
 	DeleteModelTag(ctx context.Context, tx *store.Tx, id ModelID, key string) error
 	PutAlias(ctx context.Context, tx *store.Tx, id ModelID, a Alias) error
 	DeleteAlias(ctx context.Context, tx *store.Tx, id ModelID, alias string) error
+}
 
+// VersionStore keeps versions, their tags and files.
+type VersionStore interface {
 	// NextVersion is the next number of the model, never given before.
 	NextVersion(ctx context.Context, tx *store.Tx, id ModelID) (int, error)
 	// PutVersion inserts or updates all but tags and files.
@@ -77,7 +88,10 @@ type Store interface {
 	Files(ctx context.Context, tx *store.Tx, id ModelID, number int) ([]Stored, []byte, error)
 	// State is a version's state, by identifiers that survive renames.
 	State(ctx context.Context, tx *store.Tx, p project.Name, id ModelID, number int) (State, error)
+}
 
+// ApprovalStore keeps policies of models, and approvals of versions.
+type ApprovalStore interface {
 	PutPolicy(ctx context.Context, tx *store.Tx, p ModelPolicy) error
 	Policy(ctx context.Context, tx *store.Tx, p project.Name, name string) (ModelPolicy, error)
 	Policies(ctx context.Context, tx *store.Tx, p project.Name) ([]ModelPolicy, error)
@@ -85,7 +99,10 @@ type Store interface {
 	InsertApproval(ctx context.Context, tx *store.Tx, id ModelID, number int, a Approval) error
 	// Approvals gives all of a version, oldest first.
 	Approvals(ctx context.Context, tx *store.Tx, id ModelID, number int) ([]Approval, error)
+}
 
+// KeyStore keeps the signing keys of projects.
+type KeyStore interface {
 	// InsertKey stores the project's key unless it has one, and gives the one it
 	// has.
 	InsertKey(ctx context.Context, tx *store.Tx, k Key) (Key, error)

@@ -6,7 +6,6 @@ import (
 	"io"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -47,11 +46,20 @@ type sourceFile struct {
 	open func(ctx context.Context) (io.ReadCloser, error)
 }
 
+// Versions registers, imports, changes, finds and lists versions of models, and moves them through
+// MLflow's stages. Its callers are the HTTP API, MLflow's protocol, jobs, lineage, monitoring and
+// deployments.
+type Versions struct {
+	*core
+	approvals *Approvals
+	files     *Files
+}
+
 // CreateVersion copies the source's files into a new version, signs them, and
 // returns when the version is ready. What fails on the way leaves a failed
 // version that says why. Errors: fault.Invalid for a source that is not accepted
 // or has no files, fault.PermissionDenied when no zone may hold the result.
-func (s *Service) CreateVersion(ctx context.Context, p project.Name, name string, spec VersionSpec) (Version, error) {
+func (s *Versions) CreateVersion(ctx context.Context, p project.Name, name string, spec VersionSpec) (Version, error) {
 	if err := s.allow(ctx, ActionWrite, p, name); err != nil {
 		return Version{}, err
 	}
@@ -155,12 +163,12 @@ func (s *Service) CreateVersion(ctx context.Context, p project.Name, name string
 
 // touch says that a model was last updated when a version of it was made, moved to another
 // stage, or deleted.
-func (s *Service) touch(ctx context.Context, tx *store.Tx, m Model, at time.Time) error {
+func (s *Versions) touch(ctx context.Context, tx *store.Tx, m Model, at time.Time) error {
 	m.Updated = at
 	return s.store.PutModel(ctx, tx, m)
 }
 
-func (s *Service) reread(ctx context.Context, v Version) (Version, error) {
+func (s *Versions) reread(ctx context.Context, v Version) (Version, error) {
 	err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		var err error
 		v, err = s.store.Version(ctx, tx, v.Project, v.Model, v.Number)
@@ -171,7 +179,7 @@ func (s *Service) reread(ctx context.Context, v Version) (Version, error) {
 
 // lookUp finds the source's files; tracking asks whether the principal may read
 // them.
-func (s *Service) lookUp(ctx context.Context, p project.Name, src Source) (origin, error) {
+func (s *Versions) lookUp(ctx context.Context, p project.Name, src Source) (origin, error) {
 	if src.Model != "" {
 		return s.lookUpVersion(ctx, p, src)
 	}
@@ -221,12 +229,12 @@ func (s *Service) lookUp(ctx context.Context, p project.Name, src Source) (origi
 	return from, nil
 }
 
-func (s *Service) lookUpVersion(ctx context.Context, p project.Name, src Source) (origin, error) {
+func (s *Versions) lookUpVersion(ctx context.Context, p project.Name, src Source) (origin, error) {
 	ref := src.Alias
 	if ref == "" {
 		ref = itoa(src.Version)
 	}
-	verified, err := s.OpenReadable(ctx, p, src.Model, ref)
+	verified, err := s.files.OpenReadable(ctx, p, src.Model, ref)
 	if err != nil {
 		return origin{}, err
 	}
@@ -251,7 +259,7 @@ func once(lists ...[]string) (out []string) {
 	return out
 }
 
-func (s *Service) checkFiles(source string, files []sourceFile) error {
+func (s *Versions) checkFiles(source string, files []sourceFile) error {
 	if len(files) == 0 {
 		return fault.New(fault.Invalid, "Invalid model version source: '%s'. It has no files.", clip(source)).
 			WithHint("Log the model's files before registering it.")
@@ -280,7 +288,7 @@ func versionPrefix(v Version) blob.Key {
 
 // copyFiles stores each file under its digest. A file whose bytes are not those
 // that were logged is refused.
-func (s *Service) copyFiles(ctx context.Context, v Version, files []sourceFile) ([]Stored, error) {
+func (s *Versions) copyFiles(ctx context.Context, v Version, files []sourceFile) ([]Stored, error) {
 	out := make([]Stored, 0, len(files))
 	done := map[string]bool{}
 	for _, f := range files {
@@ -298,7 +306,7 @@ func (s *Service) copyFiles(ctx context.Context, v Version, files []sourceFile) 
 	return out, nil
 }
 
-func (s *Service) copyFile(ctx context.Context, ref blob.Ref, f sourceFile) error {
+func (s *Versions) copyFile(ctx context.Context, ref blob.Ref, f sourceFile) error {
 	r, err := f.open(ctx)
 	if err != nil {
 		return err
@@ -310,7 +318,7 @@ func (s *Service) copyFile(ctx context.Context, ref blob.Ref, f sourceFile) erro
 
 // finish signs the files and makes the version ready; tell says whether webhooks
 // hear of it.
-func (s *Service) finish(ctx context.Context, v *Version, files []Stored, key signingKey, tell bool) error {
+func (s *Versions) finish(ctx context.Context, v *Version, files []Stored, key signingKey, tell bool) error {
 	list := make([]File, len(files))
 	for i, f := range files {
 		list[i] = f.File
@@ -356,7 +364,7 @@ func (s *Service) finish(ctx context.Context, v *Version, files []Stored, key si
 
 // fail marks a pending version failed and drops its files. It outlives the
 // request, whose end may be what failed.
-func (s *Service) fail(ctx context.Context, v Version, why string) {
+func (s *core) fail(ctx context.Context, v Version, why string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
 	v.State, v.Message, v.Updated = Failed, clip(why), s.now()
@@ -379,70 +387,11 @@ func (s *Service) fail(ctx context.Context, v Version, why string) {
 	}
 }
 
-// Recover marks what a crash left pending as failed. Call it once at start,
-// before requests are served, in the one process that registers.
-func (s *Service) Recover(ctx context.Context) error {
-	ctx = identity.With(ctx, identity.Loop("registry"))
-	var pending []Version
-	err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		var err error
-		pending, err = s.store.PendingVersions(ctx, tx)
-		return err
-	})
-	if err != nil {
-		return fault.Wrap(err, "finding interrupted registrations")
-	}
-	for _, v := range pending {
-		s.fail(ctx, v, "registration was interrupted by a restart; register the model again")
-	}
-	return nil
-}
-
 // dropFiles deletes a version's objects; what it cannot delete, Sweep will.
-func (s *Service) dropFiles(ctx context.Context, v Version) {
+func (s *core) dropFiles(ctx context.Context, v Version) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	_ = s.objects.List(ctx, versionPrefix(v), func(key blob.Key) error {
 		return s.objects.Delete(ctx, blob.Ref{Project: string(v.Project), Owner: modelKeys(v.ModelID), Key: key})
 	})
-}
-
-// Sweep deletes the objects of a project's failed and deleted versions that are
-// still there, and gives their number.
-func (s *Service) Sweep(ctx context.Context, p project.Name) (int, error) {
-	s.anew.Lock()
-	defer s.anew.Unlock()
-	swept := 0
-	states := map[string]State{}
-	err := s.objects.List(ctx, modelPrefix(p), func(key blob.Key) error {
-		parts := strings.Split(strings.TrimPrefix(string(key), string(modelPrefix(p))), "/")
-		if len(parts) != 3 {
-			return nil
-		}
-		number, err := strconv.Atoi(strings.TrimPrefix(parts[1], "v"))
-		if err != nil {
-			return nil //nolint:nilerr // not one of ours
-		}
-		which := parts[0] + "/" + parts[1]
-		state, ok := states[which]
-		if !ok {
-			err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-				var err error
-				state, err = s.store.State(ctx, tx, p, ModelID(parts[0]), number)
-				return err
-			})
-			if err != nil && !fault.Is(err, fault.NotFound) {
-				return err
-			}
-			if state != Failed && state != Deleted { // those are read again for each object: an import makes a failed version anew
-				states[which] = state
-			}
-		}
-		if state != Failed && state != Deleted {
-			return nil
-		}
-		swept++
-		return s.objects.Delete(ctx, blob.Ref{Project: string(p), Owner: modelKeys(ModelID(parts[0])), Key: key})
-	})
-	return swept, fault.Wrap(err, "sweeping models of project %s", p)
 }

@@ -11,8 +11,16 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// Store keeps deployments. What is not there is fault.NotFound.
+// Store keeps deployments and what belongs to them. What is not there is fault.NotFound.
 type Store interface {
+	DeploymentStore
+	RolloutStore
+	ActionStore
+	UsageStore
+}
+
+// DeploymentStore keeps deployments.
+type DeploymentStore interface {
 	// Of lists the deployments of a model, and those of which it may be a step, by name.
 	Of(ctx context.Context, tx *store.Tx, project, model string) ([]Deployment, error)
 	Put(ctx context.Context, tx *store.Tx, d Deployment) error // inserts, or replaces the project's deployment of that name
@@ -23,7 +31,10 @@ type Store interface {
 	All(ctx context.Context, tx *store.Tx) ([]Deployment, error)
 	// Delete removes a deployment with its rollouts, acts, switch and usage.
 	Delete(ctx context.Context, tx *store.Tx, project, name string) error
+}
 
+// RolloutStore keeps rollouts of deployments.
+type RolloutStore interface {
 	// DropRollouts removes a deployment's rollouts.
 	DropRollouts(ctx context.Context, tx *store.Tx, project, name string) error
 	PutRollout(ctx context.Context, tx *store.Tx, r Rollout) error // inserts or replaces
@@ -32,7 +43,10 @@ type Store interface {
 	Rollouts(ctx context.Context, tx *store.Tx, project, deployment string, limit int) ([]Rollout, error)
 	// Running lists the rollouts of all projects that run.
 	Running(ctx context.Context, tx *store.Tx) ([]Rollout, error)
+}
 
+// ActionStore keeps automatic actions, and the switch that stops them.
+type ActionStore interface {
 	InsertAction(ctx context.Context, tx *store.Tx, a AutoAction) error // fault.Conflict when there is one of the kind for the cause
 	UpdateAction(ctx context.Context, tx *store.Tx, a AutoAction) error // outcome, reason and result
 	Action(ctx context.Context, tx *store.Tx, id AutoActionID) (AutoAction, error)
@@ -46,7 +60,12 @@ type Store interface {
 	Actions(ctx context.Context, tx *store.Tx, project, deployment string, limit int) ([]AutoAction, error)
 	// ClaimedActions lists the acts of all projects that are claimed, oldest first.
 	ClaimedActions(ctx context.Context, tx *store.Tx) ([]AutoAction, error)
+	PutSwitch(ctx context.Context, tx *store.Tx, s Switch) error
+	Switch(ctx context.Context, tx *store.Tx, project, deployment string) (Switch, error)
+}
 
+// UsageStore keeps what callers used.
+type UsageStore interface {
 	// AddUsage adds to what callers used in a period; the answer is what they used in
 	// all, in the same order.
 	// Error: fault.NotFound for a deployment that there is not.
@@ -57,9 +76,6 @@ type Store interface {
 	UsageOf(ctx context.Context, tx *store.Tx, of ID, starts, ends time.Time, caller string) (Usage, error)
 	// ForgetUsage removes what was used in periods that ended before a time.
 	ForgetUsage(ctx context.Context, tx *store.Tx, before time.Time) error
-
-	PutSwitch(ctx context.Context, tx *store.Tx, s Switch) error
-	Switch(ctx context.Context, tx *store.Tx, project, deployment string) (Switch, error)
 }
 
 // Authorizer decides who may.

@@ -67,7 +67,7 @@ func TestVerdictsAreTheSame(t *testing.T) {
 	}
 	h := datasettest.New(t, nil)
 	h.Declare(t, "d", spec)
-	v, err := h.Import(datasettest.Context(t), dataset.ImportRequest{Project: datasettest.Project, Name: "d", Filename: "rows.csv", Body: bytes.NewReader(rows)})
+	v, err := h.Writes.Import(datasettest.Context(t), dataset.ImportRequest{Project: datasettest.Project, Name: "d", Filename: "rows.csv", Body: bytes.NewReader(rows)})
 	if err != nil {
 		t.Fatal(err)
 	}

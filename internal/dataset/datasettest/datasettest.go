@@ -83,15 +83,15 @@ func (Launcher) Launch(ctx context.Context, mode string, _ child.LaunchOptions) 
 	return child.Plain{Cmd: cmd}, nil
 }
 
-// Harness is a service with its dependencies.
+// Harness is the services with their dependencies.
 type Harness struct {
-	*dataset.Service
+	dataset.Services
 	DB      *store.DB
 	Files   *Files
 	Policy  *Policy
 	Journal *Journal
 	Config  dataset.Config
-	Reads   []dataset.JobInputs // what attempts could read
+	Inputs  []dataset.JobInputs // what attempts could read
 }
 
 // New makes a harness in a temporary directory. change may alter the
@@ -131,13 +131,13 @@ func On(db *store.DB, dir string, change func(*dataset.Config)) (*Harness, error
 	h.Config = dataset.Config{
 		DB: db, Store: datasetsql.Store{}, Files: h.Files, Keys: Keys{}, Authorizer: h.Policy, Guard: Guard{}, Journal: h.Journal,
 		Launcher: Launcher{}, Instance: "test",
-		JobInputs: func(context.Context, string) ([]dataset.JobInputs, error) { return h.Reads, nil },
+		JobInputs: func(context.Context, string) ([]dataset.JobInputs, error) { return h.Inputs, nil },
 	}
 	if change != nil {
 		change(&h.Config)
 	}
-	h.Service = dataset.New(h.Config)
-	return h, h.Recover(context.Background())
+	h.Services = dataset.New(h.Config)
+	return h, h.Maintenance.Recover(context.Background())
 }
 
 // Context is the context of a user of the tests.
@@ -149,7 +149,7 @@ func Context(tb testing.TB) context.Context {
 // Declare applies a spec.
 func (h *Harness) Declare(tb testing.TB, name string, spec dataset.Spec) dataset.Dataset {
 	tb.Helper()
-	d, _, err := h.Apply(Context(tb), dataset.ApplyRequest{Project: Project, Name: name, Spec: spec})
+	d, _, err := h.Definitions.Apply(Context(tb), dataset.ApplyRequest{Project: Project, Name: name, Spec: spec})
 	if err != nil {
 		tb.Fatalf("apply %s: %v", name, err)
 	}
@@ -160,7 +160,7 @@ func (h *Harness) Declare(tb testing.TB, name string, spec dataset.Spec) dataset
 func (h *Harness) Put(tb testing.TB, name string, spec dataset.Spec, file string) dataset.Version {
 	tb.Helper()
 	h.Declare(tb, name, spec)
-	v, err := h.Import(Context(tb), dataset.ImportRequest{Project: Project, Name: name, Filename: name + ".csv", Body: strings.NewReader(file)})
+	v, err := h.Writes.Import(Context(tb), dataset.ImportRequest{Project: Project, Name: name, Filename: name + ".csv", Body: strings.NewReader(file)})
 	if err != nil {
 		tb.Fatalf("import %s: %v", name, err)
 	}

@@ -41,7 +41,7 @@ func (s *Service) attempt(ctx context.Context, r *Run) error {
 			return err
 		}
 	}
-	d, err := s.cfg.Datasets.One(ctx, r.Project, r.Dataset)
+	d, err := s.cfg.Datasets.Definitions.One(ctx, r.Project, r.Dataset)
 	if err != nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func (s *Service) attempt(ctx context.Context, r *Run) error {
 		return fault.New(fault.Conflict, "source %s was changed during the run", src.Name).WithHint("Start another run: falaj dataset ingest %s.", src.Name)
 	}
 	if r.Progress.Base > 0 { // a person may have been erased from it
-		base, err := s.cfg.Datasets.Standing(ctx, r.Project, dataset.Ref{Name: r.Dataset, Number: r.Progress.Base})
+		base, err := s.cfg.Datasets.Lineage.Standing(ctx, r.Project, dataset.Ref{Name: r.Dataset, Number: r.Progress.Base})
 		if err != nil {
 			return err
 		}
@@ -245,7 +245,7 @@ func (s *Service) fits(ctx context.Context, r Run, src Source, schema table.Sche
 	if r.Progress.Base == 0 {
 		return nil
 	}
-	v, err := s.cfg.Datasets.Version(ctx, r.Project, dataset.Ref{Name: r.Dataset, Number: r.Progress.Base})
+	v, err := s.cfg.Datasets.Definitions.Version(ctx, r.Project, dataset.Ref{Name: r.Dataset, Number: r.Progress.Base})
 	if err != nil {
 		return err
 	}
@@ -356,7 +356,7 @@ func (s *Service) write(ctx context.Context, r *Run, src Source, d dataset.Datas
 	defer rows.Release()
 	digest := digestOf(src.Spec.digestable())
 	told := s.now()
-	_, err = s.cfg.Datasets.Ingest(ctx, dataset.IngestRequest{
+	_, err = s.cfg.Datasets.Writes.Ingest(ctx, dataset.IngestRequest{
 		Project: r.Project, Name: d.Name, Rows: rows, Base: r.Progress.Base,
 		Beside:   []dataset.Labelled{{Name: "source " + src.Name, Residency: src.Spec.Residency, Classification: dataset.Public}}[:beside(src)],
 		Producer: dataset.Producer{Kind: "ingestion", ID: string(r.ID), Digest: digest, Text: about(*r, src)},

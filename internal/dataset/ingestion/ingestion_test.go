@@ -187,7 +187,7 @@ func (w *world) build(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := ingestion.Config{
-		DB: w.db, Store: ingestionsql.Store{}, Authorizer: w.h.Policy, Datasets: w.h.Service, Files: w.h.Files, Secrets: w.secret, Ring: datasettest.Keys{},
+		DB: w.db, Store: ingestionsql.Store{}, Authorizer: w.h.Policy, Datasets: w.h.Services, Files: w.h.Files, Secrets: w.secret, Ring: datasettest.Keys{},
 		Drivers: map[string]source.Driver{"postgres": w.driver, "files": w.driver}, ChunkRows: 7, Now: func() time.Time { return w.now },
 	}
 	if w.config != nil {
@@ -238,7 +238,7 @@ func (w *world) ingest(t *testing.T, anew bool) ingestion.Run {
 // rows of the dataset's newest accepted version, sorted.
 func (w *world) rows(t *testing.T) []string {
 	t.Helper()
-	in, err := w.h.Open(datasettest.Context(t), dataset.OpenRequest{Project: p, Ref: dataset.Ref{Name: "orders"}})
+	in, err := w.h.Reads.Open(datasettest.Context(t), dataset.OpenRequest{Project: p, Ref: dataset.Ref{Name: "orders"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -574,7 +574,7 @@ func TestCancel(t *testing.T) {
 	if err != nil || r.State != ingestion.Cancelled {
 		t.Errorf("%+v, %v", r, err)
 	}
-	if d, err := w.h.One(datasettest.Context(t), p, "orders"); err != nil || d.Latest != 0 {
+	if d, err := w.h.Definitions.One(datasettest.Context(t), p, "orders"); err != nil || d.Latest != 0 {
 		t.Errorf("%+v, %v", d, err)
 	}
 	for _, key := range w.h.Files.List(t) {
@@ -690,7 +690,7 @@ func TestReferencesAreAsked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.h.Create(datasettest.Context(t), dataset.CreateRequest{Project: p, Name: "customers", Rows: rows, Producer: dataset.Producer{Kind: "test"}}); err != nil {
+	if _, err := w.h.Writes.Create(datasettest.Context(t), dataset.CreateRequest{Project: p, Name: "customers", Rows: rows, Producer: dataset.Producer{Kind: "test"}}); err != nil {
 		t.Fatal(err)
 	}
 	w.h.Declare(t, "orders", dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.Refers, Column: "id", In: &dataset.Target{Dataset: "customers", Column: "id"}}}})

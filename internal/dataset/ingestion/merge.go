@@ -40,7 +40,7 @@ func (s *Service) merge(ctx context.Context, r Run, src Source) (*merged, error)
 		}
 	}
 	if r.Progress.Base > 0 {
-		base, err := s.cfg.Datasets.Open(ctx, dataset.OpenRequest{
+		base, err := s.cfg.Datasets.Reads.Open(ctx, dataset.OpenRequest{
 			Project: r.Project, Ref: dataset.Ref{Name: r.Dataset, Number: r.Progress.Base}, Purpose: "ingestion " + string(r.ID),
 		})
 		if err != nil {

@@ -86,7 +86,7 @@ func (s *Service) Messages(ctx context.Context, p project.Name, reading string, 
 	if src.reading() != reading {
 		return fault.New(fault.Conflict, "source %s was changed during the read", name).WithHint("Ask again.")
 	}
-	d, err := s.cfg.Datasets.One(ctx, p, src.Spec.Dataset)
+	d, err := s.cfg.Datasets.Definitions.One(ctx, p, src.Spec.Dataset)
 	if err != nil {
 		return err
 	}

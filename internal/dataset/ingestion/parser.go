@@ -10,9 +10,9 @@ import (
 )
 
 // ParserOf lends drivers the parser process of datasets.
-func ParserOf(s *dataset.Service) source.Parser { return lent{s} }
+func ParserOf(s *dataset.Writes) source.Parser { return lent{s} }
 
-type lent struct{ s *dataset.Service }
+type lent struct{ s *dataset.Writes }
 
 // Parse implements source.Parser.
 func (l lent) Parse(ctx context.Context, body io.Reader, req parser.Request) (source.Rows, error) {

@@ -30,16 +30,6 @@ type Authorizer interface {
 	Allow(ctx context.Context, action policy.Action, object policy.Object) error
 }
 
-// Datasets is what ingestion needs of datasets. dataset.Service is one.
-type Datasets interface {
-	One(ctx context.Context, p project.Name, name string) (dataset.Dataset, error)
-	Version(ctx context.Context, p project.Name, ref dataset.Ref) (dataset.Version, error)
-	Standing(ctx context.Context, p project.Name, ref dataset.Ref) (dataset.Ref, error)
-	Open(ctx context.Context, r dataset.OpenRequest) (*dataset.Reader, error)
-	Ingest(ctx context.Context, r dataset.IngestRequest) (dataset.Version, error)
-	MayJudge(ctx context.Context, p project.Name, name string) error
-}
-
 // Secrets is what ingestion needs of secrets. secrets.Service is one.
 type Secrets interface {
 	Use(ctx context.Context, project, name string, keys ...string) error
@@ -51,7 +41,7 @@ type Config struct {
 	DB         *store.DB
 	Store      Store
 	Authorizer Authorizer
-	Datasets   Datasets
+	Datasets   dataset.Services
 	Files      dataset.Files // of chunks
 	Secrets    Secrets
 	Ring       Ring                     // for positions
@@ -149,14 +139,14 @@ func (s *Service) Apply(ctx context.Context, r ApplyRequest) (Source, project.Ch
 	if err := r.Spec.Validate(); err != nil {
 		return Source{}, "", err
 	}
-	d, err := s.cfg.Datasets.One(ctx, r.Project, r.Spec.Dataset)
+	d, err := s.cfg.Datasets.Definitions.One(ctx, r.Project, r.Spec.Dataset)
 	if err != nil {
 		return Source{}, "", err
 	}
 	if err := s.cfg.Authorizer.Allow(ctx, dataset.ActionImport, policy.Object{Project: string(r.Project), Kind: "dataset", Name: d.Name, Owner: d.Owner}); err != nil {
 		return Source{}, "", err
 	}
-	if err := s.cfg.Datasets.MayJudge(ctx, r.Project, d.Name); err != nil {
+	if err := s.cfg.Datasets.Definitions.MayJudge(ctx, r.Project, d.Name); err != nil {
 		return Source{}, "", err
 	}
 	if r.Spec.Secret != "" {
@@ -452,7 +442,7 @@ func (s *Service) Start(ctx context.Context, p project.Name, name string, anew b
 	if err != nil {
 		return Run{}, err
 	}
-	if err := s.cfg.Datasets.MayJudge(ctx, p, src.Spec.Dataset); err != nil {
+	if err := s.cfg.Datasets.Definitions.MayJudge(ctx, p, src.Spec.Dataset); err != nil {
 		return Run{}, err
 	}
 	var run Run

@@ -95,7 +95,7 @@ func (s *Service) Around(ctx context.Context, a Ask) (Graph, error) {
 		if perr != nil {
 			return Graph{}, perr
 		}
-		v, verr := s.cfg.Datasets.Version(ctx, a.Project, ref)
+		v, verr := s.cfg.Datasets.Definitions.Version(ctx, a.Project, ref)
 		if verr != nil {
 			return Graph{}, verr
 		}
@@ -308,7 +308,7 @@ func (w *walk) object(ctx context.Context, o Object) (n *Node, err error) {
 // own finds the versions that a version was made of, or that were made of it.
 func (w *walk) own(ctx context.Context, n *Node, up bool) (next []*Node, err error) {
 	if !up {
-		made, err := w.s.cfg.Datasets.Descendants(ctx, w.p, n.ref)
+		made, err := w.s.cfg.Datasets.Lineage.Descendants(ctx, w.p, n.ref)
 		if err != nil {
 			return nil, err
 		}
@@ -344,7 +344,7 @@ func (w *walk) look(ctx context.Context, ref dataset.Ref) (*Node, error) {
 	if n, ok := w.nodes["dataset "+ref.String()]; ok {
 		return n, nil
 	}
-	v, err := w.s.cfg.Datasets.Version(ctx, w.p, ref)
+	v, err := w.s.cfg.Datasets.Definitions.Version(ctx, w.p, ref)
 	switch {
 	case err == nil:
 		return w.version(v), nil
@@ -395,7 +395,7 @@ func (w *walk) thing(ctx context.Context, kind Kind, n Name, own string) (*Node,
 	}
 	if own != "" {
 		ref := dataset.Ref{Name: own}
-		v, err := w.s.cfg.Datasets.Version(ctx, w.p, ref)
+		v, err := w.s.cfg.Datasets.Definitions.Version(ctx, w.p, ref)
 		switch {
 		case err == nil:
 			return w.version(v), nil

@@ -49,7 +49,7 @@ func begin(t *testing.T, url string) world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return world{h, openlineage.New(openlineage.Config{DB: db, Store: openlineagesql.Store{}, Authorizer: h.Policy, Datasets: h.Service, Tables: "/srv/tables"})}
+	return world{h, openlineage.New(openlineage.Config{DB: db, Store: openlineagesql.Store{}, Authorizer: h.Policy, Datasets: h.Services, Tables: "/srv/tables"})}
 }
 
 func onSQLite(t *testing.T) world {
@@ -286,7 +286,7 @@ func (c *columnsAsked) Columns(ctx context.Context, tx *store.Tx, l openlineage.
 func TestLargeGraphs(t *testing.T) {
 	w := onSQLite(t)
 	asked := &columnsAsked{}
-	w.s = openlineage.New(openlineage.Config{DB: w.DB, Store: asked, Authorizer: w.Policy, Datasets: w.Service})
+	w.s = openlineage.New(openlineage.Config{DB: w.DB, Store: asked, Authorizer: w.Policy, Datasets: w.Services})
 	word := func(i, n int) string { return fmt.Sprintf("%04d", i) + strings.Repeat("x", n) }
 	columns := func(n int) string {
 		var fields []string
@@ -387,7 +387,7 @@ func TestObjectsBesideDatasets(t *testing.T) {
 	w.Put(t, "hidden", dataset.Spec{}, "secret\n1\n")
 	b := &beside{}
 	w.s = openlineage.New(openlineage.Config{
-		DB: w.DB, Store: openlineagesql.Store{}, Authorizer: w.Policy, Datasets: w.Service,
+		DB: w.DB, Store: openlineagesql.Store{}, Authorizer: w.Policy, Datasets: w.Services,
 		Objects: func(project.Name) openlineage.Objects { return b },
 	})
 	w.Policy.Deny(func(_ policy.Action, o policy.Object) bool { return strings.HasPrefix(o.Name, "hidden") })

@@ -33,18 +33,12 @@ type Authorizer interface {
 	Allow(ctx context.Context, action policy.Action, object policy.Object) error
 }
 
-// Datasets are Falaj's own.
-type Datasets interface {
-	Version(ctx context.Context, p project.Name, ref dataset.Ref) (dataset.Version, error)
-	Descendants(ctx context.Context, p project.Name, ref dataset.Ref) ([]dataset.Version, error)
-}
-
 // Config is what a Service needs.
 type Config struct {
 	DB         *store.DB
 	Store      Store
 	Authorizer Authorizer
-	Datasets   Datasets
+	Datasets   dataset.Services
 	Tables     string // directory of the open tables, by which others call them
 	// Objects prepares a walk over what Falaj has beside datasets; nil: there is nothing.
 	Objects func(p project.Name) Objects

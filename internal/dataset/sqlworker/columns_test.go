@@ -71,7 +71,7 @@ func columnsText(c dataset.Columns) string {
 func TestColumnLineage(t *testing.T) {
 	h := harness(t, nil)
 	for _, c := range traced {
-		q, err := h.Query(datasettest.Context(t), dataset.QueryRequest{Project: project, SQL: c.sql})
+		q, err := h.Reads.Query(datasettest.Context(t), dataset.QueryRequest{Project: project, SQL: c.sql})
 		if err != nil {
 			t.Errorf("%s: %v", c.sql, err)
 			continue
@@ -132,7 +132,7 @@ func TestColumnLineageIsComplete(t *testing.T) {
 		return h
 	}
 	run := func(h *datasettest.Harness, sql string) (map[string]string, dataset.Columns) {
-		q, err := h.Query(datasettest.Context(t), dataset.QueryRequest{Project: project, SQL: sql})
+		q, err := h.Reads.Query(datasettest.Context(t), dataset.QueryRequest{Project: project, SQL: sql})
 		if err != nil {
 			t.Fatalf("%s: %v", sql, err)
 		}
@@ -187,7 +187,7 @@ func TestColumnLineageIsComplete(t *testing.T) {
 func TestColumnsOfUnknownPlans(t *testing.T) {
 	for _, sql := range []string{"SELECT id FROM flights TABLESAMPLE 50%"} {
 		h := harness(t, nil)
-		q, err := h.Query(datasettest.Context(t), dataset.QueryRequest{Project: project, SQL: sql})
+		q, err := h.Reads.Query(datasettest.Context(t), dataset.QueryRequest{Project: project, SQL: sql})
 		if err != nil {
 			t.Fatal(err)
 		}

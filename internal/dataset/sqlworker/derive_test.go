@@ -51,7 +51,7 @@ func deriving(t *testing.T, engine dataset.Engine) (*datasettest.Harness, *steps
 
 func derive(t *testing.T, h *datasettest.Harness) dataset.Derived {
 	t.Helper()
-	d, err := h.Derive(datasettest.Context(t), project, "worst")
+	d, err := h.Transforms.Derive(datasettest.Context(t), project, "worst")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,16 +118,16 @@ func TestDerive(t *testing.T) {
 	left := dataset.Left{
 		Project: project, Dataset: "worst", Job: d.Job, Step: &dataset.Ran{SQL: byOrigin, Tables: want.Tables},
 		Open: func(context.Context) (array.RecordReader, error) {
-			return h.Open(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: v.Ref()})
+			return h.Reads.Open(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: v.Ref()})
 		},
 		Read: []dataset.JobInputs{{Versions: []dataset.Ref{want.Tables["flights"], want.Tables["weather@1"]}}},
 	}
-	kept, err := h.Keep(datasettest.Context(t), left)
+	kept, err := h.Transforms.Keep(datasettest.Context(t), left)
 	if err != nil || !kept.Unchanged || kept.ID != v.ID {
 		t.Fatalf("kept %v: %v", kept.Ref(), err)
 	}
 	// Where DuckDB has not run, it has the same lineage, and says which job.
-	if kept, err = begun.Keep(datasettest.Context(t), left); err != nil || kept.ContentDigest != v.ContentDigest || kept.Residency.String() != "home" {
+	if kept, err = begun.Transforms.Keep(datasettest.Context(t), left); err != nil || kept.ContentDigest != v.ContentDigest || kept.Residency.String() != "home" {
 		t.Fatalf("kept %v %v: %v", kept.Ref(), kept.Residency, err)
 	}
 	if diff := cmp.Diff(v.Lineage.Columns, kept.Lineage.Columns); diff != "" || kept.Lineage.Producer.ID != d.Job {
@@ -135,7 +135,7 @@ func TestDerive(t *testing.T) {
 	}
 	// Another job's rows say no more than whose they are.
 	left.Dataset, left.Job, left.Step, left.Read[0].Versions = "left", "job_2", nil, left.Read[0].Versions[:1]
-	kept, err = h.Keep(datasettest.Context(t), left)
+	kept, err = h.Transforms.Keep(datasettest.Context(t), left)
 	if err != nil || kept.Lineage.Columns != nil || kept.Lineage.Producer.ID != "job_2" || len(kept.Lineage.Parents) != 1 {
 		t.Errorf("%+v: %v", kept.Lineage, err)
 	}
@@ -146,7 +146,7 @@ func TestDeriveTimesWithoutZone(t *testing.T) {
 	h, _ := deriving(t, "")
 	const seen = "SELECT id, TIMESTAMP '2013-07-01 00:00:00' AS seen FROM flights WHERE id = 1"
 	h.Declare(t, "worst", dataset.Spec{Transform: &dataset.Transform{SQL: seen}})
-	_, err := h.Derive(datasettest.Context(t), project, "worst")
+	_, err := h.Transforms.Derive(datasettest.Context(t), project, "worst")
 	refused(t, err, fault.Invalid, "seen", "time_zone")
 	h.Declare(t, "worst", dataset.Spec{Transform: &dataset.Transform{SQL: seen, TimeZone: "America/New_York"}})
 	derive(t, h)
@@ -177,7 +177,7 @@ func TestDeriveRefused(t *testing.T) {
 		tr := dataset.Transform{SQL: byOrigin, Engine: dataset.Spark, Environment: "spark"}
 		change(&tr)
 		h.Declare(t, "worst", dataset.Spec{Transform: &tr})
-		_, err := h.Derive(datasettest.Context(t), project, "worst")
+		_, err := h.Transforms.Derive(datasettest.Context(t), project, "worst")
 		return err
 	}
 	sql := func(text string) func(*dataset.Transform) { return func(t *dataset.Transform) { t.SQL = text } }
@@ -200,10 +200,10 @@ func TestDeriveRefused(t *testing.T) {
 	})
 	refused(t, act(func(*dataset.Transform) {}), fault.PermissionDenied)
 	h.Policy.Deny(func(a policy.Action, o policy.Object) bool { return a == dataset.ActionImport && o.Name == "worst" })
-	if _, err := h.Derive(datasettest.Context(t), project, "worst"); !fault.Is(err, fault.PermissionDenied) {
+	if _, err := h.Transforms.Derive(datasettest.Context(t), project, "worst"); !fault.Is(err, fault.PermissionDenied) {
 		t.Errorf("who may not write: %v", err)
 	}
-	if err := h.Receives(datasettest.Context(t), project, "worst", nil); !fault.Is(err, fault.PermissionDenied) {
+	if err := h.Transforms.Receives(datasettest.Context(t), project, "worst", nil); !fault.Is(err, fault.PermissionDenied) {
 		t.Errorf("a job of who may not write: %v", err)
 	}
 	h.Policy.Deny(nil)
@@ -214,12 +214,12 @@ func TestDeriveRefused(t *testing.T) {
 	if err := act(func(*dataset.Transform) {}); !errors.Is(err, s.fail) {
 		t.Errorf("%v", err)
 	}
-	_, err := h.Derive(datasettest.Context(t), project, "flights")
+	_, err := h.Transforms.Derive(datasettest.Context(t), project, "flights")
 	refused(t, err, fault.Invalid, "spec.transform", "falaj dataset import flights")
 
 	none := datasettest.New(t, nil)
 	none.Declare(t, "worst", dataset.Spec{Transform: &dataset.Transform{SQL: "SELECT 1 AS a", Engine: dataset.Spark, Environment: "spark"}})
-	_, err = none.Derive(datasettest.Context(t), project, "worst")
+	_, err = none.Transforms.Derive(datasettest.Context(t), project, "worst")
 	refused(t, err, fault.Unsupported, "Spark", "engine: duckdb")
 }
 
@@ -251,13 +251,13 @@ func TestDeriveOfWhatIsDeletedMeanwhile(t *testing.T) {
 		t.Errorf("it was derived by %q", v.Lineage.Producer.ID)
 	}
 	m.do = func() {
-		if err := h.Delete(datasettest.Context(t), project, dataset.Ref{Name: "worst"}, deletion.Request{}); err != nil {
+		if err := h.Definitions.Delete(datasettest.Context(t), project, dataset.Ref{Name: "worst"}, deletion.Request{}); err != nil {
 			t.Error(err)
 		}
 	}
-	_, err := h.Derive(datasettest.Context(t), project, "worst")
+	_, err := h.Transforms.Derive(datasettest.Context(t), project, "worst")
 	refused(t, err, fault.Gone, "worst was deleted")
-	if _, err := h.One(datasettest.Context(t), project, "worst"); !fault.Is(err, fault.NotFound) {
+	if _, err := h.Definitions.One(datasettest.Context(t), project, "worst"); !fault.Is(err, fault.NotFound) {
 		t.Errorf("it is there again: %v", err)
 	}
 }
@@ -282,7 +282,7 @@ func TestTransformsAreChecked(t *testing.T) {
 		`SELECT delay FROM "flights@9"`:         {false, "spec.transform.sql was not checked: "},
 		"SELECT * FROM read_csv('/etc/passwd')": {true, "read_csv"},
 	} {
-		unchecked, err := h.CheckTransform(ctx, project, "worst", dataset.Spec{Transform: &dataset.Transform{SQL: sql}})
+		unchecked, err := h.Transforms.CheckTransform(ctx, project, "worst", dataset.Spec{Transform: &dataset.Transform{SQL: sql}})
 		got := unchecked
 		if err != nil {
 			got = err.Error()
@@ -293,7 +293,7 @@ func TestTransformsAreChecked(t *testing.T) {
 	}
 	broken := &dataset.Transform{SQL: "SELECT gone FROM flights"} // a column that was there when it was declared
 	h.Declare(t, "old", dataset.Spec{Transform: broken})
-	if unchecked, err := h.CheckTransform(ctx, project, "old", dataset.Spec{Transform: broken}); err != nil || unchecked != "" {
+	if unchecked, err := h.Transforms.CheckTransform(ctx, project, "old", dataset.Spec{Transform: broken}); err != nil || unchecked != "" {
 		t.Errorf("what is kept: %q, %v", unchecked, err)
 	}
 }

@@ -25,7 +25,7 @@ func TestQueryDecimals(t *testing.T) {
 		numbers = append(numbers, n)
 		columns = append(columns, fmt.Sprintf("CAST('%s' AS DECIMAL(38,%d)) AS c%d", n.Text, n.Scale, i))
 	}
-	r, err := h.Query(datasettest.Context(t), dataset.QueryRequest{Project: project, SQL: "SELECT " + strings.Join(columns, ", ")})
+	r, err := h.Reads.Query(datasettest.Context(t), dataset.QueryRequest{Project: project, SQL: "SELECT " + strings.Join(columns, ", ")})
 	if err != nil {
 		t.Fatal(err)
 	}

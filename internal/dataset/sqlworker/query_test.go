@@ -40,7 +40,7 @@ func harness(t *testing.T, change func(*dataset.Config)) *datasettest.Harness {
 func query(t *testing.T, h *datasettest.Harness, r dataset.QueryRequest) (string, error) {
 	t.Helper()
 	r.Project = project
-	q, err := h.Query(datasettest.Context(t), r)
+	q, err := h.Reads.Query(datasettest.Context(t), r)
 	if err != nil {
 		return "", err
 	}
@@ -108,7 +108,7 @@ func TestQueryTimeZone(t *testing.T) {
 	if _, err := query(t, h, dataset.QueryRequest{SQL: sql, TimeZone: "Mars/Olympus"}); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "Mars/Olympus") {
 		t.Error(err)
 	}
-	r, err := h.Query(datasettest.Context(t), dataset.QueryRequest{Project: project, SQL: sql})
+	r, err := h.Reads.Query(datasettest.Context(t), dataset.QueryRequest{Project: project, SQL: sql})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +175,7 @@ func TestLimits(t *testing.T) {
 		t.Error(err)
 	}
 	busy := harness(t, func(c *dataset.Config) { c.Limits.Queries, c.Limits.QueueTime = 1, time.Millisecond })
-	q, err := busy.Query(datasettest.Context(t), dataset.QueryRequest{Project: project, SQL: "SELECT 1 a"})
+	q, err := busy.Reads.Query(datasettest.Context(t), dataset.QueryRequest{Project: project, SQL: "SELECT 1 a"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +205,7 @@ func TestSpills(t *testing.T) {
 		return "SELECT md5(range::VARCHAR) AS h, range AS r FROM range(2000000), " + from + " ORDER BY h"
 	}
 	h := with(4<<30, false)
-	q, err := h.Query(datasettest.Context(t), dataset.QueryRequest{Project: project, SQL: sql("plain")})
+	q, err := h.Reads.Query(datasettest.Context(t), dataset.QueryRequest{Project: project, SQL: sql("plain")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,7 +236,7 @@ func TestSpills(t *testing.T) {
 func TestDoors(t *testing.T) {
 	h := harness(t, nil)
 	ctx := datasettest.Context(t)
-	q, err := h.Query(ctx, dataset.QueryRequest{Project: project, SQL: "SELECT f.id, w.temp FROM flights f JOIN weather w USING (origin)", Purpose: "a look"})
+	q, err := h.Reads.Query(ctx, dataset.QueryRequest{Project: project, SQL: "SELECT f.id, w.temp FROM flights f JOIN weather w USING (origin)", Purpose: "a look"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -247,7 +247,7 @@ func TestDoors(t *testing.T) {
 	if len(es) != 1 || es[0].Object != "dataset weather@1" || fmt.Sprint(es[0].Detail["columns"]) != "[origin temp]" || es[0].Reason != "a look" {
 		t.Errorf("%+v", es)
 	}
-	v, err := h.Create(ctx, dataset.CreateRequest{Project: project, Name: "joined", Rows: q, Parents: q.Refs(), Producer: q.Producer()})
+	v, err := h.Writes.Create(ctx, dataset.CreateRequest{Project: project, Name: "joined", Rows: q, Parents: q.Refs(), Producer: q.Producer()})
 	q.Release()
 	if err != nil || v.Rows != 3 || v.Classification != dataset.Confidential || v.Lineage.Producer.Text == "" || len(v.Lineage.Parents) != 2 {
 		t.Errorf("%+v, %v", v, err)
@@ -272,7 +272,7 @@ func TestDoors(t *testing.T) {
 	}
 	rejected := datasettest.New(t, nil)
 	rejected.Declare(t, "r", dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.RowCount, Min: 5.0}}})
-	if _, err := rejected.Import(ctx, dataset.ImportRequest{Project: project, Name: "r", Body: strings.NewReader("x\n1\n")}); err != nil {
+	if _, err := rejected.Writes.Import(ctx, dataset.ImportRequest{Project: project, Name: "r", Body: strings.NewReader("x\n1\n")}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := query(t, rejected, dataset.QueryRequest{SQL: "SELECT * FROM r"}); !fault.Is(err, fault.Conflict) {
@@ -290,7 +290,7 @@ func (open) Pass(context.Context, residency.Transfer) error { return nil }
 func TestLargeAnswer(t *testing.T) {
 	h := harness(t, nil)
 	collect := func(ctx context.Context, sql string, limit int) (dataset.Table, error) {
-		q, err := h.Query(ctx, dataset.QueryRequest{Project: project, SQL: sql})
+		q, err := h.Reads.Query(ctx, dataset.QueryRequest{Project: project, SQL: sql})
 		if err != nil {
 			return dataset.Table{}, err
 		}

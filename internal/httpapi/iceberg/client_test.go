@@ -38,11 +38,11 @@ func (w *world) moves(t *testing.T) {
 	}
 	w.Files.Dir = now
 	for range 2 { // as after a crash
-		if err := w.Relocate(datasettest.Context(t), datasettest.Project); err != nil {
+		if err := w.Maintenance.Relocate(datasettest.Context(t), datasettest.Project); err != nil {
 			t.Fatal(err)
 		}
 	}
-	d, err := w.One(datasettest.Context(t), datasettest.Project, "weather")
+	d, err := w.Definitions.One(datasettest.Context(t), datasettest.Project, "weather")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,12 +66,12 @@ func (w *world) moves(t *testing.T) {
 func TestMovedTablesSayWhereTheyAre(t *testing.T) {
 	w := open(t)
 	w.weather(t)
-	before, err := w.One(datasettest.Context(t), datasettest.Project, "weather")
+	before, err := w.Definitions.One(datasettest.Context(t), datasettest.Project, "weather")
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.moves(t)
-	after, err := w.One(datasettest.Context(t), datasettest.Project, "weather")
+	after, err := w.Definitions.One(datasettest.Context(t), datasettest.Project, "weather")
 	if err != nil || after.Metadata == before.Metadata || after.Accepted != before.Accepted || after.Latest != before.Latest {
 		t.Errorf("%+v, before %+v, error %v", after, before, err)
 	}
@@ -87,11 +87,11 @@ func TestPyicebergWrites(t *testing.T) {
 	w.versions(t, "weather", "accepted 1", "rejected 1", "accepted 3", "rejected 4", "accepted 4")
 	w.versions(t, "made", "accepted 1")
 	ctx := datasettest.Context(t)
-	made, err := w.One(ctx, datasettest.Project, "made")
+	made, err := w.Definitions.One(ctx, datasettest.Project, "made")
 	if err != nil || len(made.Spec.Expectations) != 1 || made.Spec.Expectations[0].String() != "not_null(id)" {
 		t.Errorf("%+v %v", made.Spec, err)
 	}
-	v, err := w.Version(ctx, datasettest.Project, dataset.Ref{Name: "people", Number: 2})
+	v, err := w.Definitions.Version(ctx, datasettest.Project, dataset.Ref{Name: "people", Number: 2})
 	if err != nil || len(v.Lineage.Parents) != 1 || v.Lineage.Parents[0].Ref != "people@1" || v.Lineage.Producer.Kind != "commit" || v.Lineage.Producer.ID != "alice" {
 		t.Errorf("the lineage of an appended version: %+v %v", v.Lineage, err)
 	}
@@ -101,7 +101,7 @@ func TestPyicebergWrites(t *testing.T) {
 // versions holds the states and rows of a dataset's versions, oldest first.
 func (w *world) versions(t *testing.T, name string, want ...string) {
 	t.Helper()
-	vs, _, err := w.Versions(datasettest.Context(t), datasettest.Project, name, dataset.Page{})
+	vs, _, err := w.Definitions.Versions(datasettest.Context(t), datasettest.Project, name, dataset.Page{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func (w *world) nothingLeft(t *testing.T) {
 	t.Helper()
 	ctx := datasettest.Context(t)
 	w.Config.Now = func() time.Time { return time.Now().Add(100 * time.Hour) }
-	if _, err := dataset.New(w.Config).Sweep(ctx, datasettest.Project); err != nil {
+	if _, err := dataset.New(w.Config).Tables.Sweep(ctx, datasettest.Project); err != nil {
 		t.Fatal(err)
 	}
 	for _, key := range w.Files.List(t) {
@@ -128,12 +128,12 @@ func (w *world) nothingLeft(t *testing.T) {
 			t.Errorf("%s is left", key)
 		}
 	}
-	names, _, err := w.Tables(ctx, datasettest.Project, dataset.Page{})
+	names, _, err := w.Tables.Tables(ctx, datasettest.Project, dataset.Page{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range names {
-		vs, _, err := w.Versions(ctx, datasettest.Project, name, dataset.Page{})
+		vs, _, err := w.Definitions.Versions(ctx, datasettest.Project, name, dataset.Page{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -141,7 +141,7 @@ func (w *world) nothingLeft(t *testing.T) {
 			if v.State != dataset.Accepted {
 				continue
 			}
-			rows, err := w.Open(ctx, dataset.OpenRequest{Project: datasettest.Project, Ref: v.Ref()})
+			rows, err := w.Reads.Open(ctx, dataset.OpenRequest{Project: datasettest.Project, Ref: v.Ref()})
 			if err != nil {
 				t.Fatalf("%s: %v", v.Ref(), err)
 			}

@@ -146,7 +146,7 @@ func TestSealedLater(t *testing.T) {
 	if status != 403 || !strings.Contains(answer, "is sealed") {
 		t.Errorf("%d %s", status, answer)
 	}
-	if _, err := w.Import(datasettest.Context(t), dataset.ImportRequest{Project: datasettest.Project, Name: "weather", Body: strings.NewReader(first + "x,,,,,\n")}); err != nil {
+	if _, err := w.Writes.Import(datasettest.Context(t), dataset.ImportRequest{Project: datasettest.Project, Name: "weather", Body: strings.NewReader(first + "x,,,,,\n")}); err != nil {
 		t.Fatal(err)
 	}
 	w.Declare(t, "weather", dataset.Spec{Protection: dataset.Open})

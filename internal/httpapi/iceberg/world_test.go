@@ -79,7 +79,7 @@ func open(t *testing.T) *world {
 	t.Helper()
 	w := &world{Harness: datasettest.New(t, func(c *dataset.Config) { c.Authorizer = authorizer{} })}
 	api := &iceberg.API{
-		Datasets: w.Service, Projects: projects{}, Authenticate: authenticate, Gate: allow,
+		Datasets: w.Tables, Projects: projects{}, Authenticate: authenticate, Gate: allow,
 		Ended: func(r *http.Request, err error) error {
 			if fault.KindOf(err) == fault.Internal {
 				t.Errorf("%s: %v", r.URL.Path, err)
@@ -175,7 +175,7 @@ func (w *world) weather(t *testing.T) {
 		file  string
 		state dataset.State
 	}{{cold, dataset.Rejected}, {third, dataset.Accepted}} {
-		v, err := w.Import(datasettest.Context(t), dataset.ImportRequest{Project: datasettest.Project, Name: "weather", Body: strings.NewReader(c.file)})
+		v, err := w.Writes.Import(datasettest.Context(t), dataset.ImportRequest{Project: datasettest.Project, Name: "weather", Body: strings.NewReader(c.file)})
 		if err != nil || v.State != c.state {
 			t.Fatal(v.State, v.Reason, err)
 		}

@@ -62,7 +62,7 @@ func (a *API) entries(c *call, p proxied) ([]tracking.Entry, error) {
 	if p.model == "" {
 		return a.tracking.ListArtifacts(c.r.Context(), c.project, p.place, p.path)
 	}
-	files, _, err := a.registry.Files(c.r.Context(), c.project, p.model, strconv.Itoa(p.version))
+	files, _, err := a.registry.Files.Files(c.r.Context(), c.project, p.model, strconv.Itoa(p.version))
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +114,7 @@ func (a *API) download(c *call, p proxied) (any, error) {
 	)
 	if p.model != "" {
 		var f registry.File
-		body, f, err = a.registry.OpenFile(c.r.Context(), c.project, p.model, strconv.Itoa(p.version), p.path)
+		body, f, err = a.registry.Files.OpenFile(c.r.Context(), c.project, p.model, strconv.Itoa(p.version), p.path)
 		size, digest = f.Size, f.Digest
 	} else {
 		var f tracking.File

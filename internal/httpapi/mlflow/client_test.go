@@ -36,7 +36,7 @@ const proj = "flights"
 
 type world struct {
 	tracking *tracking.Service
-	registry *registry.Service
+	registry registry.Services
 	webhooks *webhook.Service
 	alerts   *alert.Sender
 	objects  *blob.Store

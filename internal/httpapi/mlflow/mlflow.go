@@ -51,7 +51,7 @@ type Authorizer interface {
 // Config is what an API needs.
 type Config struct {
 	Tracking *tracking.Service
-	Registry *registry.Service
+	Registry registry.Services
 	Webhooks *webhook.Service
 	Authz    Authorizer
 	// Ended takes the error that ends a request, logs and records it, and gives what the
@@ -64,7 +64,7 @@ type Config struct {
 // API answers MLflow's routes. Safe for concurrent use.
 type API struct {
 	tracking *tracking.Service
-	registry *registry.Service
+	registry registry.Services
 	webhooks *webhook.Service
 	authz    Authorizer
 	ended    func(r *http.Request, err error) error

@@ -242,10 +242,10 @@ func TestRanges(t *testing.T) {
 			t.Fatal(status, answer)
 		}
 	}
-	if _, err := w.registry.CreateModel(ctx, proj, "delay", "", nil); err != nil {
+	if _, err := w.registry.Models.CreateModel(ctx, proj, "delay", "", nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.registry.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "runs:/" + run + "/model"}); err != nil {
+	if _, err := w.registry.Versions.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "runs:/" + run + "/model"}); err != nil {
 		t.Fatal(err)
 	}
 	etag := ""
@@ -315,7 +315,7 @@ func TestVersionsOfLoggedModel(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"delay", `نموذج "1"`} {
-		if _, err := w.registry.CreateModel(ctx, proj, name, "", nil); err != nil {
+		if _, err := w.registry.Models.CreateModel(ctx, proj, name, "", nil); err != nil {
 			t.Fatal(err)
 		}
 		body, err := json.Marshal(map[string]string{"name": name, "source": "models:/" + string(m.ID), "model_id": string(m.ID)})
@@ -340,10 +340,10 @@ func TestDownloads(t *testing.T) {
 	if status, answer := w.do(t, "alice", http.MethodPut, own+"model/page.html", "<script>"); status != 200 || answer != "" {
 		t.Fatal(status, answer)
 	}
-	if _, err := w.registry.CreateModel(ctx, proj, "delay", "", nil); err != nil {
+	if _, err := w.registry.Models.CreateModel(ctx, proj, "delay", "", nil); err != nil {
 		t.Fatal(err)
 	}
-	v, err := w.registry.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "runs:/" + run + "/model"})
+	v, err := w.registry.Versions.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "runs:/" + run + "/model"})
 	if err != nil {
 		t.Fatal(err)
 	}

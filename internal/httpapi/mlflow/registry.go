@@ -31,7 +31,7 @@ func serveCreateRegistered(a *API, c *call, q *struct {
 	Tags        []pair `json:"tags"`
 },
 ) (any, error) {
-	m, err := exists(a.registry.CreateModel(c.r.Context(), c.project, q.Name, q.Description, pairsIn(q.Tags)))
+	m, err := exists(a.registry.Models.CreateModel(c.r.Context(), c.project, q.Name, q.Description, pairsIn(q.Tags)))
 	return registeredAnswer{registeredOut(m)}, err
 }
 
@@ -46,7 +46,7 @@ type registeredQuery struct {
 }
 
 func serveRegistered(a *API, c *call, q *registeredQuery) (any, error) {
-	m, err := a.registry.Model(c.r.Context(), c.project, q.Name)
+	m, err := a.registry.Models.Model(c.r.Context(), c.project, q.Name)
 	return registeredAnswer{registeredOut(m)}, err
 }
 
@@ -54,29 +54,29 @@ func serveRenameRegistered(a *API, c *call, q *registeredQuery) (any, error) {
 	if q.NewName == "" {
 		return nil, missing("new_name")
 	}
-	m, err := exists(a.registry.RenameModel(c.r.Context(), c.project, q.Name, q.NewName))
+	m, err := exists(a.registry.Models.RenameModel(c.r.Context(), c.project, q.Name, q.NewName))
 	return registeredAnswer{registeredOut(m)}, err
 }
 
 func serveUpdateRegistered(a *API, c *call, q *registeredQuery) (any, error) {
-	m, err := a.registry.DescribeModel(c.r.Context(), c.project, q.Name, q.Description)
+	m, err := a.registry.Models.DescribeModel(c.r.Context(), c.project, q.Name, q.Description)
 	return registeredAnswer{registeredOut(m)}, err
 }
 
 func serveDeleteRegistered(a *API, c *call, q *registeredQuery) (any, error) {
-	return empty{}, a.registry.DeleteModel(c.r.Context(), c.project, q.Name)
+	return empty{}, a.registry.Models.DeleteModel(c.r.Context(), c.project, q.Name)
 }
 
 func serveSetRegisteredTag(a *API, c *call, q *registeredQuery) (any, error) {
-	return empty{}, a.registry.SetModelTag(c.r.Context(), c.project, q.Name, tracking.Pair{Key: q.Key, Value: q.Value})
+	return empty{}, a.registry.Models.SetModelTag(c.r.Context(), c.project, q.Name, tracking.Pair{Key: q.Key, Value: q.Value})
 }
 
 func serveDeleteRegisteredTag(a *API, c *call, q *registeredQuery) (any, error) {
-	return empty{}, a.registry.DeleteModelTag(c.r.Context(), c.project, q.Name, q.Key)
+	return empty{}, a.registry.Models.DeleteModelTag(c.r.Context(), c.project, q.Name, q.Key)
 }
 
 func serveLatestVersions(a *API, c *call, q *registeredQuery) (any, error) {
-	found, err := a.registry.LatestVersions(c.r.Context(), c.project, q.Name, q.Stages)
+	found, err := a.registry.Versions.LatestVersions(c.r.Context(), c.project, q.Name, q.Stages)
 	return map[string]any{"model_versions": versionsOut(found)}, err
 }
 
@@ -85,18 +85,18 @@ func serveSetAlias(a *API, c *call, q *versionQuery) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return empty{}, a.registry.SetAlias(c.r.Context(), c.project, q.Name, q.Alias, n)
+	return empty{}, a.registry.Models.SetAlias(c.r.Context(), c.project, q.Name, q.Alias, n)
 }
 
 func serveDeleteAlias(a *API, c *call, q *registeredQuery) (any, error) {
-	return empty{}, a.registry.DeleteAlias(c.r.Context(), c.project, q.Name, q.Alias)
+	return empty{}, a.registry.Models.DeleteAlias(c.r.Context(), c.project, q.Name, q.Alias)
 }
 
 func serveByAlias(a *API, c *call, q *registeredQuery) (any, error) {
 	if q.Alias == "" {
 		return nil, missing("alias")
 	}
-	v, err := a.registry.ByAlias(c.r.Context(), c.project, q.Name, q.Alias)
+	v, err := a.registry.Versions.ByAlias(c.r.Context(), c.project, q.Name, q.Alias)
 	if fault.Is(err, fault.NotFound) && strings.HasPrefix(err.Error(), "Registered model alias") {
 		err = noAlias(q.Alias)
 	}
@@ -131,7 +131,7 @@ func serveSearchRegistered(a *API, c *call, q *searchQuery) (any, error) {
 	if err := q.tooMany(1000); err != nil {
 		return nil, err
 	}
-	found, next, err := a.registry.SearchModels(c.r.Context(), c.project, q.search(100))
+	found, next, err := a.registry.Models.SearchModels(c.r.Context(), c.project, q.search(100))
 	out := struct {
 		RegisteredModels []registeredModel `json:"registered_models,omitempty"`
 		NextPageToken    string            `json:"next_page_token,omitempty"`
@@ -146,7 +146,7 @@ func serveSearchVersions(a *API, c *call, q *searchQuery) (any, error) {
 	if err := q.tooMany(registry.MaxSearchResults); err != nil {
 		return nil, err
 	}
-	found, next, err := a.registry.SearchVersions(c.r.Context(), c.project, q.search(10_000))
+	found, next, err := a.registry.Versions.SearchVersions(c.r.Context(), c.project, q.search(10_000))
 	return struct {
 		ModelVersions []modelVersion `json:"model_versions,omitempty"`
 		NextPageToken string         `json:"next_page_token,omitempty"`
@@ -163,7 +163,7 @@ func serveCreateVersion(a *API, c *call, q *struct {
 	ModelID     string `json:"model_id"`
 },
 ) (any, error) {
-	v, err := a.registry.CreateVersion(c.r.Context(), c.project, q.Name, registry.VersionSpec{
+	v, err := a.registry.Versions.CreateVersion(c.r.Context(), c.project, q.Name, registry.VersionSpec{
 		Source: q.Source, Run: tracking.RunID(q.RunID), LoggedModel: tracking.LoggedModelID(q.ModelID),
 		RunLink: q.RunLink, Description: q.Description, Tags: pairsIn(q.Tags),
 	})
@@ -193,7 +193,7 @@ func serveGetVersion(a *API, c *call, q *versionQuery) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	v, err := a.registry.Version(c.r.Context(), c.project, q.Name, strconv.Itoa(n))
+	v, err := a.registry.Versions.Version(c.r.Context(), c.project, q.Name, strconv.Itoa(n))
 	return versionAnswer{versionOut(v)}, err
 }
 
@@ -202,7 +202,7 @@ func serveUpdateVersion(a *API, c *call, q *versionQuery) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	v, err := a.registry.DescribeVersion(c.r.Context(), c.project, q.Name, n, q.Description)
+	v, err := a.registry.Versions.DescribeVersion(c.r.Context(), c.project, q.Name, n, q.Description)
 	return versionAnswer{versionOut(v)}, err
 }
 
@@ -215,7 +215,7 @@ func serveTransition(a *API, c *call, q *versionQuery) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	v, err := a.registry.Transition(c.r.Context(), c.project, q.Name, n, stage, q.Archive)
+	v, err := a.registry.Versions.Transition(c.r.Context(), c.project, q.Name, n, stage, q.Archive)
 	return versionAnswer{versionOut(v)}, err
 }
 
@@ -224,7 +224,7 @@ func serveDeleteVersion(a *API, c *call, q *versionQuery) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return empty{}, a.registry.DeleteVersion(c.r.Context(), c.project, q.Name, n)
+	return empty{}, a.registry.Versions.DeleteVersion(c.r.Context(), c.project, q.Name, n)
 }
 
 func serveSetVersionTag(a *API, c *call, q *versionQuery) (any, error) {
@@ -232,7 +232,7 @@ func serveSetVersionTag(a *API, c *call, q *versionQuery) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return empty{}, a.registry.SetVersionTag(c.r.Context(), c.project, q.Name, n, tracking.Pair{Key: q.Key, Value: q.Value})
+	return empty{}, a.registry.Versions.SetVersionTag(c.r.Context(), c.project, q.Name, n, tracking.Pair{Key: q.Key, Value: q.Value})
 }
 
 func serveDeleteVersionTag(a *API, c *call, q *versionQuery) (any, error) {
@@ -240,7 +240,7 @@ func serveDeleteVersionTag(a *API, c *call, q *versionQuery) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return empty{}, a.registry.DeleteVersionTag(c.r.Context(), c.project, q.Name, n, q.Key)
+	return empty{}, a.registry.Versions.DeleteVersionTag(c.r.Context(), c.project, q.Name, n, q.Key)
 }
 
 // serveDownloadURI points at the version's own copy of its files, which is
@@ -250,7 +250,7 @@ func serveDownloadURI(a *API, c *call, q *versionQuery) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	v, err := a.registry.Version(c.r.Context(), c.project, q.Name, strconv.Itoa(n))
+	v, err := a.registry.Versions.Version(c.r.Context(), c.project, q.Name, strconv.Itoa(n))
 	if err != nil {
 		return nil, err
 	}

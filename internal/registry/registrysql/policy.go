@@ -14,7 +14,7 @@ import (
 )
 
 // PutContent implements registry.Store.
-func (Store) PutContent(ctx context.Context, tx *store.Tx, id registry.ModelID, number int, r scan.Report) error {
+func (VersionStore) PutContent(ctx context.Context, tx *store.Tx, id registry.ModelID, number int, r scan.Report) error {
 	_, err := tx.NewRaw("UPDATE registry_version SET content = ? WHERE model = ? AND number = ?", toJSON(r), string(id), number).Exec(ctx)
 	return err
 }
@@ -35,7 +35,7 @@ func (r policyRow) policy() (registry.ModelPolicy, error) {
 }
 
 // PutPolicy implements registry.Store.
-func (Store) PutPolicy(ctx context.Context, tx *store.Tx, p registry.ModelPolicy) error {
+func (ApprovalStore) PutPolicy(ctx context.Context, tx *store.Tx, p registry.ModelPolicy) error {
 	row := policyRow{Project: string(p.Project), Name: p.Name, Spec: toJSON(p.Spec), Revision: p.Revision, Updated: store.At(p.UpdatedAt), UpdatedBy: p.UpdatedBy}
 	_, err := tx.NewInsert().Model(&row).On("CONFLICT (project, name) DO UPDATE").Set("spec = EXCLUDED.spec").
 		Set("revision = EXCLUDED.revision").Set("updated = EXCLUDED.updated").Set("updated_by = EXCLUDED.updated_by").Exec(ctx)
@@ -43,7 +43,7 @@ func (Store) PutPolicy(ctx context.Context, tx *store.Tx, p registry.ModelPolicy
 }
 
 // Policy implements registry.Store.
-func (Store) Policy(ctx context.Context, tx *store.Tx, p project.Name, name string) (registry.ModelPolicy, error) {
+func (ApprovalStore) Policy(ctx context.Context, tx *store.Tx, p project.Name, name string) (registry.ModelPolicy, error) {
 	var row policyRow
 	if err := tx.NewSelect().Model(&row).Where("t.project = ? AND t.name = ?", string(p), name).Scan(ctx); err != nil {
 		return registry.ModelPolicy{}, store.NotFound(err, "there is no model policy %q", name)
@@ -52,7 +52,7 @@ func (Store) Policy(ctx context.Context, tx *store.Tx, p project.Name, name stri
 }
 
 // Policies implements registry.Store.
-func (Store) Policies(ctx context.Context, tx *store.Tx, p project.Name) ([]registry.ModelPolicy, error) {
+func (ApprovalStore) Policies(ctx context.Context, tx *store.Tx, p project.Name) ([]registry.ModelPolicy, error) {
 	var rows []policyRow
 	if err := tx.NewSelect().Model(&rows).Where("t.project = ?", string(p)).OrderExpr("t.name").Scan(ctx); err != nil {
 		return nil, err
@@ -68,7 +68,7 @@ func (Store) Policies(ctx context.Context, tx *store.Tx, p project.Name) ([]regi
 }
 
 // DeletePolicy implements registry.Store.
-func (Store) DeletePolicy(ctx context.Context, tx *store.Tx, p project.Name, name string) error {
+func (ApprovalStore) DeletePolicy(ctx context.Context, tx *store.Tx, p project.Name, name string) error {
 	_, err := tx.NewRaw("DELETE FROM registry_policy WHERE project = ? AND name = ?", string(p), name).Exec(ctx)
 	return err
 }
@@ -88,7 +88,7 @@ type approvalRow struct {
 }
 
 // InsertApproval implements registry.Store.
-func (Store) InsertApproval(ctx context.Context, tx *store.Tx, id registry.ModelID, number int, a registry.Approval) error {
+func (ApprovalStore) InsertApproval(ctx context.Context, tx *store.Tx, id registry.ModelID, number int, a registry.Approval) error {
 	_, err := tx.NewInsert().Model(&approvalRow{
 		ID: a.ID, Model: string(id), Number: number, Principal: a.Principal, Name: a.Name, Verdict: string(a.Verdict), Digest: a.Digest, Comment: a.Comment, At: store.At(a.At), Measured: toJSON(a.Measured),
 	}).Exec(ctx)
@@ -96,7 +96,7 @@ func (Store) InsertApproval(ctx context.Context, tx *store.Tx, id registry.Model
 }
 
 // Approvals implements registry.Store.
-func (Store) Approvals(ctx context.Context, tx *store.Tx, id registry.ModelID, number int) ([]registry.Approval, error) {
+func (ApprovalStore) Approvals(ctx context.Context, tx *store.Tx, id registry.ModelID, number int) ([]registry.Approval, error) {
 	var rows []approvalRow
 	if err := tx.NewSelect().Model(&rows).Where("t.model = ? AND t.number = ?", string(id), number).OrderExpr("t.at, t.id").Scan(ctx); err != nil {
 		return nil, err

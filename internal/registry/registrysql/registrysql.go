@@ -26,7 +26,20 @@ var files embed.FS
 var Migrations = store.Embedded("registry", files)
 
 // Store implements registry.Store.
-type Store struct{}
+type Store struct {
+	ModelStore
+	VersionStore
+	ApprovalStore
+	KeyStore
+}
+
+// The parts of Store.
+type (
+	ModelStore    struct{} // implements registry.ModelStore
+	VersionStore  struct{} // implements registry.VersionStore
+	ApprovalStore struct{} // implements registry.ApprovalStore
+	KeyStore      struct{} // implements registry.KeyStore
+)
 
 var _ registry.Store = Store{}
 
@@ -51,7 +64,7 @@ func (r modelRow) model() registry.Model {
 }
 
 // PutModel implements registry.Store.
-func (Store) PutModel(ctx context.Context, tx *store.Tx, m registry.Model) error {
+func (ModelStore) PutModel(ctx context.Context, tx *store.Tx, m registry.Model) error {
 	row := modelRow{
 		ID: string(m.ID), Project: string(m.Project), Name: m.Name, Description: m.Description, Owner: m.Owner,
 		Created: store.At(m.Created), Updated: store.At(m.Updated),
@@ -65,7 +78,7 @@ func (Store) PutModel(ctx context.Context, tx *store.Tx, m registry.Model) error
 }
 
 // Model implements registry.Store.
-func (s Store) Model(ctx context.Context, tx *store.Tx, p project.Name, name string) (registry.Model, error) {
+func (s ModelStore) Model(ctx context.Context, tx *store.Tx, p project.Name, name string) (registry.Model, error) {
 	var row modelRow
 	err := tx.NewSelect().Model(&row).Where("t.project = ? AND t.name = ?", string(p), name).Scan(ctx)
 	if err != nil {
@@ -75,13 +88,13 @@ func (s Store) Model(ctx context.Context, tx *store.Tx, p project.Name, name str
 }
 
 // ModelName implements registry.Store.
-func (Store) ModelName(ctx context.Context, tx *store.Tx, p project.Name, id registry.ModelID) (string, error) {
+func (ModelStore) ModelName(ctx context.Context, tx *store.Tx, p project.Name, id registry.ModelID) (string, error) {
 	var name string
 	err := tx.NewRaw("SELECT name FROM registry_model WHERE project = ? AND id = ?", string(p), string(id)).Scan(ctx, &name)
 	return name, store.NotFound(err, "Registered Model with id=%s not found", id)
 }
 
-func (Store) filled(ctx context.Context, tx *store.Tx, row modelRow) (registry.Model, error) {
+func (ModelStore) filled(ctx context.Context, tx *store.Tx, row modelRow) (registry.Model, error) {
 	m := row.model()
 	if err := tx.NewRaw("SELECT key, value FROM registry_model_tag WHERE model = ? ORDER BY key", row.ID).Scan(ctx, &m.Tags); err != nil {
 		return m, err
@@ -130,7 +143,7 @@ var modelColumns = map[string]string{
 }
 
 // SearchModels implements registry.Store.
-func (s Store) SearchModels(ctx context.Context, tx *store.Tx, p project.Name, q registry.Query) ([]registry.Model, error) {
+func (s ModelStore) SearchModels(ctx context.Context, tx *store.Tx, p project.Name, q registry.Query) ([]registry.Model, error) {
 	var c condition
 	c.and("t.project = ?", string(p))
 	sqlite := isSQLite(tx)
@@ -154,7 +167,7 @@ func (s Store) SearchModels(ctx context.Context, tx *store.Tx, p project.Name, q
 
 // ModelLines implements registry.Store: it also has the fields of versions that are not the
 // latest.
-func (Store) ModelLines(ctx context.Context, tx *store.Tx, p project.Name, after string, limit int) ([]store.Line, error) {
+func (ModelStore) ModelLines(ctx context.Context, tx *store.Tx, p project.Name, after string, limit int) ([]store.Line, error) {
 	var models []struct{ ID, Name, Owner, Description string }
 	page := tx.NewSelect().Table("registry_model").Where("project = ? AND name > ?", string(p), after).OrderExpr("name").Limit(limit)
 	if err := page.Clone().Column("id", "name", "owner", "description").Scan(ctx, &models); err != nil {
@@ -187,7 +200,7 @@ func (Store) ModelLines(ctx context.Context, tx *store.Tx, p project.Name, after
 }
 
 // ModelsOf implements registry.Store.
-func (s Store) ModelsOf(ctx context.Context, tx *store.Tx, p project.Name, names []string) ([]registry.Model, error) {
+func (s ModelStore) ModelsOf(ctx context.Context, tx *store.Tx, p project.Name, names []string) ([]registry.Model, error) {
 	var rows []modelRow
 	if err := tx.NewSelect().Model(&rows).Where("t.project = ? AND t.name IN (?)", string(p), bun.List(names)).Scan(ctx); err != nil {
 		return nil, err
@@ -195,7 +208,7 @@ func (s Store) ModelsOf(ctx context.Context, tx *store.Tx, p project.Name, names
 	return s.models(ctx, tx, rows)
 }
 
-func (s Store) models(ctx context.Context, tx *store.Tx, rows []modelRow) ([]registry.Model, error) {
+func (s ModelStore) models(ctx context.Context, tx *store.Tx, rows []modelRow) ([]registry.Model, error) {
 	out := make([]registry.Model, len(rows))
 	for i, row := range rows {
 		var err error
@@ -207,7 +220,7 @@ func (s Store) models(ctx context.Context, tx *store.Tx, rows []modelRow) ([]reg
 }
 
 // DeleteModel implements registry.Store.
-func (Store) DeleteModel(ctx context.Context, tx *store.Tx, id registry.ModelID) error {
+func (ModelStore) DeleteModel(ctx context.Context, tx *store.Tx, id registry.ModelID) error {
 	for _, query := range []string{
 		"DELETE FROM registry_model_tag WHERE model = ?", "DELETE FROM registry_alias WHERE model = ?", "DELETE FROM registry_model WHERE id = ?",
 	} {
@@ -219,7 +232,7 @@ func (Store) DeleteModel(ctx context.Context, tx *store.Tx, id registry.ModelID)
 }
 
 // PutModelTags implements registry.Store.
-func (Store) PutModelTags(ctx context.Context, tx *store.Tx, id registry.ModelID, tags []tracking.Pair) error {
+func (ModelStore) PutModelTags(ctx context.Context, tx *store.Tx, id registry.ModelID, tags []tracking.Pair) error {
 	for _, t := range tags {
 		_, err := tx.NewRaw("INSERT INTO registry_model_tag (model, key, value) VALUES (?, ?, ?) ON CONFLICT (model, key) DO UPDATE SET value = excluded.value",
 			string(id), t.Key, t.Value).Exec(ctx)
@@ -231,20 +244,20 @@ func (Store) PutModelTags(ctx context.Context, tx *store.Tx, id registry.ModelID
 }
 
 // DeleteModelTag implements registry.Store.
-func (Store) DeleteModelTag(ctx context.Context, tx *store.Tx, id registry.ModelID, key string) error {
+func (ModelStore) DeleteModelTag(ctx context.Context, tx *store.Tx, id registry.ModelID, key string) error {
 	_, err := tx.NewRaw("DELETE FROM registry_model_tag WHERE model = ? AND key = ?", string(id), key).Exec(ctx)
 	return err
 }
 
 // PutAlias implements registry.Store.
-func (Store) PutAlias(ctx context.Context, tx *store.Tx, id registry.ModelID, a registry.Alias) error {
+func (ModelStore) PutAlias(ctx context.Context, tx *store.Tx, id registry.ModelID, a registry.Alias) error {
 	_, err := tx.NewRaw("INSERT INTO registry_alias (model, name, version) VALUES (?, ?, ?) ON CONFLICT (model, name) DO UPDATE SET version = excluded.version",
 		string(id), a.Name, a.Version).Exec(ctx)
 	return err
 }
 
 // DeleteAlias implements registry.Store.
-func (Store) DeleteAlias(ctx context.Context, tx *store.Tx, id registry.ModelID, alias string) error {
+func (ModelStore) DeleteAlias(ctx context.Context, tx *store.Tx, id registry.ModelID, alias string) error {
 	_, err := tx.NewRaw("DELETE FROM registry_alias WHERE model = ? AND name = ?", string(id), alias).Exec(ctx)
 	return err
 }
@@ -258,7 +271,7 @@ type keyRow struct {
 }
 
 // InsertKey implements registry.Store.
-func (s Store) InsertKey(ctx context.Context, tx *store.Tx, k registry.Key) (registry.Key, error) {
+func (s KeyStore) InsertKey(ctx context.Context, tx *store.Tx, k registry.Key) (registry.Key, error) {
 	row := keyRow{Project: string(k.Project), ID: k.ID, Public: k.Public, Private: k.Private}
 	if _, err := tx.NewInsert().Model(&row).On("CONFLICT (project) DO NOTHING").Exec(ctx); err != nil {
 		return registry.Key{}, err
@@ -267,24 +280,24 @@ func (s Store) InsertKey(ctx context.Context, tx *store.Tx, k registry.Key) (reg
 }
 
 // Key implements registry.Store.
-func (Store) Key(ctx context.Context, tx *store.Tx, p project.Name) (registry.Key, error) {
+func (KeyStore) Key(ctx context.Context, tx *store.Tx, p project.Name) (registry.Key, error) {
 	var row keyRow
 	err := tx.NewSelect().Model(&row).Where("t.project = ?", string(p)).Scan(ctx)
 	return registry.Key{Project: p, ID: row.ID, Public: row.Public, Private: row.Private}, store.NotFound(err, "project %s has no signing key", p)
 }
 
 // FromRun reports whether a version came from a run.
-func (Store) FromRun(ctx context.Context, tx *store.Tx, p project.Name, run string) (bool, error) {
+func (VersionStore) FromRun(ctx context.Context, tx *store.Tx, p project.Name, run string) (bool, error) {
 	return tx.NewSelect().Table("registry_version").Where("run <> '' AND project = ? AND run = ?", p, run).Exists(ctx)
 }
 
 // OfJobs gives those of a project's jobs from which versions of models came.
-func (Store) OfJobs(ctx context.Context, tx *store.Tx, p project.Name, jobs []string) (of []string, err error) {
+func (VersionStore) OfJobs(ctx context.Context, tx *store.Tx, p project.Name, jobs []string) (of []string, err error) {
 	err = tx.NewSelect().Table("registry_version").ColumnExpr("DISTINCT job").Where("job <> '' AND job IN (?)", store.Texts(jobs)).Where("project = ?", p).Scan(ctx, &of)
 	return of, err
 }
 
 // Mentions gives the texts of model versions that have a word in them.
-func (Store) Mentions(ctx context.Context, tx *store.Tx, p project.Name, word string, each func(by, text string)) error {
+func (VersionStore) Mentions(ctx context.Context, tx *store.Tx, p project.Name, word string, each func(by, text string)) error {
 	return store.Mentions(ctx, tx, store.Mention{Table: "registry_version", Column: "datasets", By: "'model ' || model_name || '@' || CAST(number AS TEXT)"}, string(p), word, each)
 }

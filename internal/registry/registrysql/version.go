@@ -82,14 +82,14 @@ func (r versionRow) version() (registry.Version, error) {
 }
 
 // NextVersion implements registry.Store.
-func (Store) NextVersion(ctx context.Context, tx *store.Tx, id registry.ModelID) (int, error) {
+func (VersionStore) NextVersion(ctx context.Context, tx *store.Tx, id registry.ModelID) (int, error) {
 	var last int
 	err := tx.NewRaw("SELECT COALESCE(MAX(number), 0) FROM registry_version WHERE model = ?", string(id)).Scan(ctx, &last)
 	return last + 1, err
 }
 
 // PutVersion implements registry.Store.
-func (Store) PutVersion(ctx context.Context, tx *store.Tx, v registry.Version) error {
+func (VersionStore) PutVersion(ctx context.Context, tx *store.Tx, v registry.Version) error {
 	row := versionRow{
 		Model: string(v.ModelID), Number: v.Number, Project: string(v.Project), ModelName: v.Model, State: string(v.State),
 		Message: v.Message, Stage: string(v.Stage), Description: v.Description, Source: v.Source, Run: string(v.Run),
@@ -110,7 +110,7 @@ func (Store) PutVersion(ctx context.Context, tx *store.Tx, v registry.Version) e
 }
 
 // Version implements registry.Store.
-func (s Store) Version(ctx context.Context, tx *store.Tx, p project.Name, model string, number int) (registry.Version, error) {
+func (s VersionStore) Version(ctx context.Context, tx *store.Tx, p project.Name, model string, number int) (registry.Version, error) {
 	var row versionRow
 	err := tx.NewSelect().Model(&row).
 		Where("t.model = (SELECT m.id FROM registry_model m WHERE m.project = ? AND m.name = ?) AND t.number = ?", string(p), model, number).Scan(ctx)
@@ -124,7 +124,7 @@ func (s Store) Version(ctx context.Context, tx *store.Tx, p project.Name, model 
 	return out[0], nil
 }
 
-func (Store) filledVersions(ctx context.Context, tx *store.Tx, rows []versionRow) ([]registry.Version, error) {
+func (VersionStore) filledVersions(ctx context.Context, tx *store.Tx, rows []versionRow) ([]registry.Version, error) {
 	out := make([]registry.Version, len(rows))
 	for i, row := range rows {
 		v, err := row.version()
@@ -143,7 +143,7 @@ func (Store) filledVersions(ctx context.Context, tx *store.Tx, rows []versionRow
 }
 
 // Versions implements registry.Store.
-func (s Store) Versions(ctx context.Context, tx *store.Tx, id registry.ModelID) ([]registry.Version, error) {
+func (s VersionStore) Versions(ctx context.Context, tx *store.Tx, id registry.ModelID) ([]registry.Version, error) {
 	var rows []versionRow
 	err := tx.NewSelect().Model(&rows).Where("t.model = ? AND t.state <> ?", string(id), string(registry.Deleted)).OrderExpr("t.number").Scan(ctx)
 	if err != nil {
@@ -153,7 +153,7 @@ func (s Store) Versions(ctx context.Context, tx *store.Tx, id registry.ModelID) 
 }
 
 // SameFiles implements registry.Store.
-func (s Store) SameFiles(ctx context.Context, tx *store.Tx, p project.Name, digest string) ([]registry.Version, error) {
+func (s VersionStore) SameFiles(ctx context.Context, tx *store.Tx, p project.Name, digest string) ([]registry.Version, error) {
 	var rows []versionRow
 	if err := tx.NewSelect().Model(&rows).Where("t.project = ? AND t.digest = ?", string(p), digest).OrderExpr("t.model, t.number").Scan(ctx); err != nil {
 		return nil, err
@@ -167,7 +167,7 @@ var versionColumns = map[string]string{
 }
 
 // SearchVersions implements registry.Store.
-func (s Store) SearchVersions(ctx context.Context, tx *store.Tx, p project.Name, q registry.Query) ([]registry.Version, error) {
+func (s VersionStore) SearchVersions(ctx context.Context, tx *store.Tx, p project.Name, q registry.Query) ([]registry.Version, error) {
 	var c condition
 	c.and("t.project = ?", string(p))
 	if !q.Deleted {
@@ -196,7 +196,7 @@ func (s Store) SearchVersions(ctx context.Context, tx *store.Tx, p project.Name,
 }
 
 // PendingVersions implements registry.Store.
-func (s Store) PendingVersions(ctx context.Context, tx *store.Tx) ([]registry.Version, error) {
+func (s VersionStore) PendingVersions(ctx context.Context, tx *store.Tx) ([]registry.Version, error) {
 	var rows []versionRow
 	err := tx.NewSelect().Model(&rows).Where("t.state = ?", string(registry.Pending)).OrderExpr("t.model, t.number").Scan(ctx)
 	if err != nil {
@@ -206,7 +206,7 @@ func (s Store) PendingVersions(ctx context.Context, tx *store.Tx) ([]registry.Ve
 }
 
 // PutVersionTags implements registry.Store.
-func (Store) PutVersionTags(ctx context.Context, tx *store.Tx, id registry.ModelID, number int, tags []tracking.Pair) error {
+func (VersionStore) PutVersionTags(ctx context.Context, tx *store.Tx, id registry.ModelID, number int, tags []tracking.Pair) error {
 	for _, t := range tags {
 		_, err := tx.NewRaw("INSERT INTO registry_version_tag (model, number, key, value) VALUES (?, ?, ?, ?) ON CONFLICT (model, number, key) DO UPDATE SET value = excluded.value",
 			string(id), number, t.Key, t.Value).Exec(ctx)
@@ -218,7 +218,7 @@ func (Store) PutVersionTags(ctx context.Context, tx *store.Tx, id registry.Model
 }
 
 // DeleteVersionTag implements registry.Store.
-func (Store) DeleteVersionTag(ctx context.Context, tx *store.Tx, id registry.ModelID, number int, key string) error {
+func (VersionStore) DeleteVersionTag(ctx context.Context, tx *store.Tx, id registry.ModelID, number int, key string) error {
 	_, err := tx.NewRaw("DELETE FROM registry_version_tag WHERE model = ? AND number = ? AND key = ?", string(id), number, key).Exec(ctx)
 	return err
 }
@@ -234,7 +234,7 @@ type fileRow struct {
 }
 
 // PutFiles implements registry.Store.
-func (Store) PutFiles(ctx context.Context, tx *store.Tx, id registry.ModelID, number int, files []registry.Stored, signature []byte) error {
+func (VersionStore) PutFiles(ctx context.Context, tx *store.Tx, id registry.ModelID, number int, files []registry.Stored, signature []byte) error {
 	for len(files) > 0 {
 		n := min(len(files), 500)
 		rows := make([]fileRow, n)
@@ -251,7 +251,7 @@ func (Store) PutFiles(ctx context.Context, tx *store.Tx, id registry.ModelID, nu
 }
 
 // Files implements registry.Store.
-func (Store) Files(ctx context.Context, tx *store.Tx, id registry.ModelID, number int) ([]registry.Stored, []byte, error) {
+func (VersionStore) Files(ctx context.Context, tx *store.Tx, id registry.ModelID, number int) ([]registry.Stored, []byte, error) {
 	var rows []fileRow
 	if err := tx.NewSelect().Model(&rows).Where("t.model = ? AND t.number = ?", string(id), number).OrderExpr("t.path").Scan(ctx); err != nil {
 		return nil, nil, err
@@ -266,7 +266,7 @@ func (Store) Files(ctx context.Context, tx *store.Tx, id registry.ModelID, numbe
 }
 
 // State implements registry.Store.
-func (Store) State(ctx context.Context, tx *store.Tx, p project.Name, id registry.ModelID, number int) (registry.State, error) {
+func (VersionStore) State(ctx context.Context, tx *store.Tx, p project.Name, id registry.ModelID, number int) (registry.State, error) {
 	var state string
 	err := tx.NewRaw("SELECT state FROM registry_version WHERE model = ? AND number = ? AND project = ?", string(id), number, string(p)).Scan(ctx, &state)
 	return registry.State(state), store.NotFound(err, "model version %s v%d not found", id, number)

@@ -33,7 +33,7 @@ type rolloutRow struct {
 const rolloutColumns = "id, project, deployment, model, stable, candidate, weight, spec, state, cause, started, started_at, ended, reason, evidence"
 
 // PutRollout implements serving.Store.
-func (Store) PutRollout(ctx context.Context, tx *store.Tx, r serving.Rollout) error {
+func (RolloutStore) PutRollout(ctx context.Context, tx *store.Tx, r serving.Rollout) error {
 	spec, err := json.Marshal(r.Spec)
 	if err != nil {
 		return err
@@ -70,7 +70,7 @@ func raw(text string) json.RawMessage {
 }
 
 // Rollout implements serving.Store.
-func (Store) Rollout(ctx context.Context, tx *store.Tx, id serving.RolloutID) (serving.Rollout, error) {
+func (RolloutStore) Rollout(ctx context.Context, tx *store.Tx, id serving.RolloutID) (serving.Rollout, error) {
 	var r rolloutRow
 	err := tx.NewRaw("SELECT "+rolloutColumns+" FROM serving_rollout WHERE id = ?", string(id)).Scan(ctx, &r)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -98,12 +98,12 @@ func rollouts(ctx context.Context, tx *store.Tx, where string, args ...any) ([]s
 }
 
 // Rollouts implements serving.Store.
-func (Store) Rollouts(ctx context.Context, tx *store.Tx, project, deployment string, limit int) ([]serving.Rollout, error) {
+func (RolloutStore) Rollouts(ctx context.Context, tx *store.Tx, project, deployment string, limit int) ([]serving.Rollout, error) {
 	return rollouts(ctx, tx, "WHERE project = ? AND deployment = ? ORDER BY id DESC LIMIT ?", project, deployment, limit)
 }
 
 // Running implements serving.Store.
-func (Store) Running(ctx context.Context, tx *store.Tx) ([]serving.Rollout, error) {
+func (RolloutStore) Running(ctx context.Context, tx *store.Tx) ([]serving.Rollout, error) {
 	return rollouts(ctx, tx, "WHERE state = 'running' ORDER BY id")
 }
 
@@ -138,7 +138,7 @@ func (r actRow) act() serving.AutoAction {
 }
 
 // InsertAction implements serving.Store.
-func (Store) InsertAction(ctx context.Context, tx *store.Tx, a serving.AutoAction) error {
+func (ActionStore) InsertAction(ctx context.Context, tx *store.Tx, a serving.AutoAction) error {
 	row := rowOf(a)
 	_, err := tx.NewInsert().Model(&row).ModelTableExpr("serving_act").Exec(ctx)
 	if store.IsUnique(err) {
@@ -148,7 +148,7 @@ func (Store) InsertAction(ctx context.Context, tx *store.Tx, a serving.AutoActio
 }
 
 // UpdateAction implements serving.Store.
-func (Store) UpdateAction(ctx context.Context, tx *store.Tx, a serving.AutoAction) error {
+func (ActionStore) UpdateAction(ctx context.Context, tx *store.Tx, a serving.AutoAction) error {
 	_, err := tx.NewRaw("UPDATE serving_act SET outcome = ?, reason = ?, result = ? WHERE id = ?", string(a.Outcome), a.Reason, a.Result, string(a.ID)).Exec(ctx)
 	return err
 }
@@ -163,22 +163,22 @@ func oneAct(ctx context.Context, tx *store.Tx, where string, args ...any) (servi
 }
 
 // Action implements serving.Store.
-func (Store) Action(ctx context.Context, tx *store.Tx, id serving.AutoActionID) (serving.AutoAction, error) {
+func (ActionStore) Action(ctx context.Context, tx *store.Tx, id serving.AutoActionID) (serving.AutoAction, error) {
 	return oneAct(ctx, tx, "id = ?", string(id))
 }
 
 // ActionFor implements serving.Store.
-func (Store) ActionFor(ctx context.Context, tx *store.Tx, project, deployment string, kind serving.AutoActionKind, cause string) (serving.AutoAction, error) {
+func (ActionStore) ActionFor(ctx context.Context, tx *store.Tx, project, deployment string, kind serving.AutoActionKind, cause string) (serving.AutoAction, error) {
 	return oneAct(ctx, tx, "project = ? AND deployment = ? AND kind = ? AND cause = ?", project, deployment, string(kind), cause)
 }
 
 // ActionWithResult implements serving.Store.
-func (Store) ActionWithResult(ctx context.Context, tx *store.Tx, project string, kind serving.AutoActionKind, result string) (serving.AutoAction, error) {
+func (ActionStore) ActionWithResult(ctx context.Context, tx *store.Tx, project string, kind serving.AutoActionKind, result string) (serving.AutoAction, error) {
 	return oneAct(ctx, tx, "project = ? AND kind = ? AND result = ? ORDER BY id", project, string(kind), result)
 }
 
 // ActionWithin implements serving.Store.
-func (Store) ActionWithin(ctx context.Context, tx *store.Tx, project, deployment string, kind serving.AutoActionKind, from, until time.Time) (serving.AutoAction, error) {
+func (ActionStore) ActionWithin(ctx context.Context, tx *store.Tx, project, deployment string, kind serving.AutoActionKind, from, until time.Time) (serving.AutoAction, error) {
 	return oneAct(ctx, tx, "project = ? AND deployment = ? AND kind = ? AND act_at > ? AND act_at < ? AND outcome IN ('claimed', 'done') ORDER BY act_at DESC",
 		project, deployment, string(kind), store.At(from), store.At(until))
 }
@@ -196,12 +196,12 @@ func acts(ctx context.Context, tx *store.Tx, where string, args ...any) ([]servi
 }
 
 // Actions implements serving.Store.
-func (Store) Actions(ctx context.Context, tx *store.Tx, project, deployment string, limit int) ([]serving.AutoAction, error) {
+func (ActionStore) Actions(ctx context.Context, tx *store.Tx, project, deployment string, limit int) ([]serving.AutoAction, error) {
 	return acts(ctx, tx, "WHERE project = ? AND deployment = ? ORDER BY id DESC LIMIT ?", project, deployment, limit)
 }
 
 // ClaimedActions implements serving.Store.
-func (Store) ClaimedActions(ctx context.Context, tx *store.Tx) ([]serving.AutoAction, error) {
+func (ActionStore) ClaimedActions(ctx context.Context, tx *store.Tx) ([]serving.AutoAction, error) {
 	return acts(ctx, tx, "WHERE outcome = 'claimed' ORDER BY id")
 }
 
@@ -215,7 +215,7 @@ type switchRow struct {
 }
 
 // PutSwitch implements serving.Store.
-func (Store) PutSwitch(ctx context.Context, tx *store.Tx, s serving.Switch) error {
+func (ActionStore) PutSwitch(ctx context.Context, tx *store.Tx, s serving.Switch) error {
 	row := switchRow{Project: s.Project, Deployment: s.Deployment, Automatic: s.On, Reason: s.Reason, Who: s.By, ChangedAt: store.At(s.At)}
 	_, err := tx.NewInsert().Model(&row).ModelTableExpr("serving_switch").
 		On("CONFLICT (project, deployment) DO UPDATE").
@@ -225,7 +225,7 @@ func (Store) PutSwitch(ctx context.Context, tx *store.Tx, s serving.Switch) erro
 }
 
 // Switch implements serving.Store.
-func (Store) Switch(ctx context.Context, tx *store.Tx, project, deployment string) (serving.Switch, error) {
+func (ActionStore) Switch(ctx context.Context, tx *store.Tx, project, deployment string) (serving.Switch, error) {
 	var r switchRow
 	err := tx.NewRaw("SELECT project, deployment, automatic, reason, who, changed_at FROM serving_switch WHERE project = ? AND deployment = ?", project, deployment).Scan(ctx, &r)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -235,7 +235,7 @@ func (Store) Switch(ctx context.Context, tx *store.Tx, project, deployment strin
 }
 
 // Submitted gives those of a project's jobs that automatic acts submitted.
-func (Store) Submitted(ctx context.Context, tx *store.Tx, p string, jobs []string) (of []string, err error) {
+func (ActionStore) Submitted(ctx context.Context, tx *store.Tx, p string, jobs []string) (of []string, err error) {
 	err = tx.NewSelect().Table("serving_act").ColumnExpr("DISTINCT result").
 		Where("project = ? AND kind = ? AND result <> '' AND result IN (?)", p, string(serving.AutoRetrain), store.Texts(jobs)).Scan(ctx, &of)
 	return of, err

@@ -20,7 +20,20 @@ var files embed.FS
 var Migrations = store.Embedded("serving", files)
 
 // Store implements serving.Store.
-type Store struct{}
+type Store struct {
+	DeploymentStore
+	RolloutStore
+	ActionStore
+	UsageStore
+}
+
+// The parts of Store.
+type (
+	DeploymentStore struct{} // implements serving.DeploymentStore
+	RolloutStore    struct{} // implements serving.RolloutStore
+	ActionStore     struct{} // implements serving.ActionStore
+	UsageStore      struct{} // implements serving.UsageStore
+)
 
 var _ serving.Store = Store{}
 
@@ -47,7 +60,7 @@ type row struct {
 const columns = "project, name, id, spec, model, version, digest, residency, classification, created_at, updated_at, revision, trials, earlier, feature_set, steps, line"
 
 // Put implements serving.Store.
-func (Store) Put(ctx context.Context, tx *store.Tx, d serving.Deployment) error {
+func (DeploymentStore) Put(ctx context.Context, tx *store.Tx, d serving.Deployment) error {
 	spec, err := json.Marshal(d.Spec)
 	if err != nil {
 		return err
@@ -95,7 +108,7 @@ func (Store) Put(ctx context.Context, tx *store.Tx, d serving.Deployment) error 
 }
 
 // One implements serving.Store.
-func (Store) One(ctx context.Context, tx *store.Tx, project, name string) (serving.Deployment, error) {
+func (DeploymentStore) One(ctx context.Context, tx *store.Tx, project, name string) (serving.Deployment, error) {
 	var r row
 	err := tx.NewRaw("SELECT "+columns+" FROM serving_deployment WHERE project = ? AND name = ?", project, name).Scan(ctx, &r)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -108,22 +121,22 @@ func (Store) One(ctx context.Context, tx *store.Tx, project, name string) (servi
 }
 
 // List implements serving.Store.
-func (Store) List(ctx context.Context, tx *store.Tx, project, after string, limit int) ([]serving.Deployment, error) {
+func (DeploymentStore) List(ctx context.Context, tx *store.Tx, project, after string, limit int) ([]serving.Deployment, error) {
 	return scan(ctx, tx, "WHERE project = ? AND name > ? ORDER BY name LIMIT ?", project, after, limit)
 }
 
 // Lines implements serving.Store.
-func (Store) Lines(ctx context.Context, tx *store.Tx, project, after string, limit int) ([]store.Line, error) {
+func (DeploymentStore) Lines(ctx context.Context, tx *store.Tx, project, after string, limit int) ([]store.Line, error) {
 	return store.ReadLines(ctx, tx.NewRaw("SELECT name AS key, '' AS owner, line FROM serving_deployment WHERE project = ? AND name > ? ORDER BY name LIMIT ?", project, after, limit))
 }
 
 // All implements serving.Store.
-func (Store) All(ctx context.Context, tx *store.Tx) ([]serving.Deployment, error) {
+func (DeploymentStore) All(ctx context.Context, tx *store.Tx) ([]serving.Deployment, error) {
 	return scan(ctx, tx, "ORDER BY project, name")
 }
 
 // Of implements serving.Store.
-func (Store) Of(ctx context.Context, tx *store.Tx, project, model string) ([]serving.Deployment, error) {
+func (DeploymentStore) Of(ctx context.Context, tx *store.Tx, project, model string) ([]serving.Deployment, error) {
 	return scan(ctx, tx, "WHERE project = ? AND (model = ? OR steps <> '[]') ORDER BY name", project, model)
 }
 
@@ -143,13 +156,13 @@ func scan(ctx context.Context, tx *store.Tx, where string, args ...any) ([]servi
 }
 
 // DropRollouts implements serving.Store.
-func (Store) DropRollouts(ctx context.Context, tx *store.Tx, project, name string) error {
+func (RolloutStore) DropRollouts(ctx context.Context, tx *store.Tx, project, name string) error {
 	_, err := tx.NewRaw("DELETE FROM serving_rollout WHERE project = ? AND deployment = ?", project, name).Exec(ctx)
 	return err
 }
 
 // Delete implements serving.Store.
-func (Store) Delete(ctx context.Context, tx *store.Tx, project, name string) error {
+func (DeploymentStore) Delete(ctx context.Context, tx *store.Tx, project, name string) error {
 	for _, table := range []string{"serving_rollout", "serving_act", "serving_switch"} {
 		if _, err := tx.NewRaw("DELETE FROM "+table+" WHERE project = ? AND deployment = ?", project, name).Exec(ctx); err != nil {
 			return err

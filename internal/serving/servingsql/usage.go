@@ -19,7 +19,7 @@ type usageRow struct {
 }
 
 // AddUsage implements serving.Store.
-func (Store) AddUsage(ctx context.Context, tx *store.Tx, of serving.ID, starts, ends time.Time, add []serving.Usage) ([]serving.Usage, error) {
+func (UsageStore) AddUsage(ctx context.Context, tx *store.Tx, of serving.ID, starts, ends time.Time, add []serving.Usage) ([]serving.Usage, error) {
 	var there int
 	if err := tx.NewRaw("SELECT COUNT(*) FROM serving_deployment WHERE id = ?", string(of)).Scan(ctx, &there); err != nil {
 		return nil, err
@@ -43,7 +43,7 @@ func (Store) AddUsage(ctx context.Context, tx *store.Tx, of serving.ID, starts, 
 }
 
 // Usage implements serving.Store.
-func (Store) Usage(ctx context.Context, tx *store.Tx, of serving.ID, starts, ends time.Time, limit int) ([]serving.Usage, error) {
+func (UsageStore) Usage(ctx context.Context, tx *store.Tx, of serving.ID, starts, ends time.Time, limit int) ([]serving.Usage, error) {
 	var rows []usageRow
 	if err := tx.NewRaw("SELECT caller, user_id, user_name, token, request_count, row_count FROM serving_usage WHERE deployment = ? AND starts = ? AND ends = ? ORDER BY caller LIMIT ?",
 		string(of), store.At(starts), store.At(ends), limit).Scan(ctx, &rows); err != nil {
@@ -57,7 +57,7 @@ func (Store) Usage(ctx context.Context, tx *store.Tx, of serving.ID, starts, end
 }
 
 // UsageOf implements serving.Store.
-func (Store) UsageOf(ctx context.Context, tx *store.Tx, of serving.ID, starts, ends time.Time, caller string) (serving.Usage, error) {
+func (UsageStore) UsageOf(ctx context.Context, tx *store.Tx, of serving.ID, starts, ends time.Time, caller string) (serving.Usage, error) {
 	var rows []usageRow
 	if err := tx.NewRaw("SELECT caller, user_id, user_name, token, request_count, row_count FROM serving_usage WHERE deployment = ? AND starts = ? AND ends = ? AND caller = ?",
 		string(of), store.At(starts), store.At(ends), caller).Scan(ctx, &rows); err != nil || len(rows) == 0 {
@@ -67,7 +67,7 @@ func (Store) UsageOf(ctx context.Context, tx *store.Tx, of serving.ID, starts, e
 }
 
 // ForgetUsage implements serving.Store.
-func (Store) ForgetUsage(ctx context.Context, tx *store.Tx, before time.Time) error {
+func (UsageStore) ForgetUsage(ctx context.Context, tx *store.Tx, before time.Time) error {
 	_, err := tx.NewRaw("DELETE FROM serving_usage WHERE ends <= ?", store.At(before)).Exec(ctx)
 	return err
 }

@@ -25,7 +25,7 @@ const maxModel = 4 << 30
 // Models hands verified model files to serving. Deployments are loaded
 // by a loop of ours, too, which has no token.
 type Models struct {
-	Registry *registry.Service
+	Registry registry.Services
 	Training *training.Jobs
 }
 
@@ -33,17 +33,17 @@ var _ serving.Models = Models{}
 
 // RequireVersion implements serving.Models.
 func (m Models) RequireVersion(ctx context.Context, tx *store.Tx, p, model string, version int64) error {
-	return m.Registry.RequireVersion(ctx, tx, project.Name(p), model, int(version))
+	return m.Registry.Versions.RequireVersion(ctx, tx, project.Name(p), model, int(version))
 }
 
 // Cleared implements serving.Models.
 func (m Models) Cleared(ctx context.Context, tx *store.Tx, p, model string, version int64, alias string) error {
-	return m.Registry.Cleared(ctx, tx, project.Name(p), model, int(version), alias, "", true)
+	return m.Registry.Approvals.Cleared(ctx, tx, project.Name(p), model, int(version), alias, "", true)
 }
 
 // Point implements serving.Models.
 func (m Models) Point(ctx context.Context, tx *store.Tx, p, model, alias string, version int64) error {
-	return m.Registry.Point(ctx, tx, project.Name(p), model, alias, int(version))
+	return m.Registry.Models.Point(ctx, tx, project.Name(p), model, alias, int(version))
 }
 
 // OpenVerified implements serving.Models.
@@ -51,7 +51,7 @@ func (m Models) OpenVerified(ctx context.Context, p, model, version string) (ser
 	if identity.From(ctx).Kind == "" {
 		ctx = identity.With(ctx, identity.Loop("model loader"))
 	}
-	v, err := m.Registry.OpenVerified(ctx, project.Name(p), model, version)
+	v, err := m.Registry.Files.OpenVerified(ctx, project.Name(p), model, version)
 	if err != nil {
 		return serving.Model{}, err
 	}
@@ -81,11 +81,14 @@ func beside(ctx context.Context, v *registry.Verified) func(location string) ([]
 }
 
 // RunnableModels are registered models to the jobs that run them.
-type RunnableModels struct{ *registry.Service }
+type RunnableModels struct {
+	*registry.Models
+	Files *registry.Files
+}
 
 // Runnable implements onnxjob.Models by what the scan of the version's files found.
 func (m RunnableModels) Runnable(ctx context.Context, p project.Name, model, version string) error {
-	r, err := m.ContentOf(ctx, p, model, version)
+	r, err := m.Files.ContentOf(ctx, p, model, version)
 	if err != nil {
 		return err
 	}

@@ -18,7 +18,7 @@ import (
 // Stable tells jobs which version a deployment answers with.
 type Stable struct {
 	Serving  *serving.Service
-	Datasets *dataset.Service
+	Datasets dataset.Services
 	Features *feature.OfflineReads
 }
 
@@ -37,7 +37,7 @@ func (s Stable) Stable(ctx context.Context, p project.Name, name, ref string) (s
 	if err != nil {
 		return score.Target{}, err
 	}
-	set, err := TrainingSet(ctx, s.Features, s.Datasets, p, v.Ref)
+	set, err := TrainingSet(ctx, s.Features, s.Datasets.Lineage, p, v.Ref)
 	if err != nil {
 		return score.Target{}, err
 	}
@@ -79,7 +79,7 @@ func stableOf(d serving.Deployment, known []naming.Column) (score.Target, error)
 // TrainingSet says how a dataset version was joined from features; that of a version from
 // which a person was erased is that of the one that it stands for. The zero TrainingSet is
 // none.
-func TrainingSet(ctx context.Context, f *feature.OfflineReads, d *dataset.Service, p project.Name, ref string) (feature.TrainingSet, error) {
+func TrainingSet(ctx context.Context, f *feature.OfflineReads, d *dataset.LineageReads, p project.Name, ref string) (feature.TrainingSet, error) {
 	set, err := f.TrainingSet(ctx, p, ref)
 	if !fault.Is(err, fault.NotFound) {
 		return set, err

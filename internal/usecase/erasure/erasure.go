@@ -32,11 +32,11 @@ import (
 // server answers; Erasures is set last, because it takes callbacks of the service.
 type Service struct {
 	DB          *store.DB
-	Datasets    *dataset.Service
+	Datasets    dataset.Services
 	Ingestion   *ingestion.Service
 	Features    feature.Services
 	Predictions *prediction.Log
-	Registry    *registry.Service
+	Registry    *registry.Erasure
 	Training    *training.Records
 	Checkpoints *checkpoint.Service
 	Tracking    *tracking.Service
@@ -83,7 +83,7 @@ func (s *Service) Touching(ctx context.Context, tx *store.Tx, p project.Name, da
 		if err != nil {
 			continue // it is no version of a dataset
 		}
-		since, err := s.Datasets.StandIns(ctx, tx, p, ref)
+		since, err := s.Datasets.Lineage.StandIns(ctx, tx, p, ref)
 		if err != nil && !fault.Is(err, fault.NotFound) { // its dataset was deleted
 			return nil, err
 		}

@@ -46,14 +46,14 @@ func clicks(t *testing.T, who ...string) array.RecordReader {
 // keep makes a version of clicks.
 func keep(t *testing.T, h *datasettest.Harness, who ...string) {
 	t.Helper()
-	if _, err := h.Create(datasettest.Context(t), dataset.CreateRequest{Project: datasettest.Project, Name: "clicks", Rows: clicks(t, who...)}); err != nil {
+	if _, err := h.Writes.Create(datasettest.Context(t), dataset.CreateRequest{Project: datasettest.Project, Name: "clicks", Rows: clicks(t, who...)}); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func forget(t *testing.T, h *datasettest.Harness, who string) (held []string) {
 	t.Helper()
-	if err := h.Redact(datasettest.Context(t), dataset.Person{
+	if err := h.Erasure.Redact(datasettest.Context(t), dataset.Person{
 		Project: datasettest.Project, Entity: "customer", Keys: []string{"who"}, Read: map[string]bool{"clicks": true}, Purpose: "erasure of " + who,
 		Is: func(values []string) bool { return slices.Equal(values, []string{who}) },
 	}, func(h dataset.Held) error {
@@ -69,7 +69,7 @@ func forget(t *testing.T, h *datasettest.Harness, who string) (held []string) {
 // redaction has given to older versions.
 func TestCutsAfterAnErasure(t *testing.T) {
 	h := datasettest.New(t, nil)
-	data := featuredata.Data{Datasets: h.Service}
+	data := featuredata.Data{Datasets: h.Services}
 	ctx := datasettest.Context(t)
 	keep(t, h, "carla", "amal")
 	keep(t, h, "amal", "badr")
@@ -107,7 +107,7 @@ func TestVersionsThatModelsName(t *testing.T) {
 	if got := forget(t, h, "amal"); !slices.Equal(got, []string{"clicks@2 clicks@3"}) {
 		t.Fatal(got)
 	}
-	e := erasedDatasets{datasets: h.Service}
+	e := erasedDatasets{datasets: h.Services}
 	got, err := e.named(datasettest.Context(t), datasettest.Project, privacy.Found{
 		Places: []privacy.Place{{Kind: "datasets", Name: "clicks@2"}, {Kind: "predictions", Name: "churn"}}, Unsearched: []privacy.Unsearched{{Kind: "datasets", Name: "sums@4"}, {Name: "something else"}, {Kind: "artifacts", Name: "run"}, undeclared("people", dataset.Person{Entity: "customer", Keys: []string{"buyer"}})},
 		Deleted: []privacy.Place{{Kind: "datasets", Name: "gone@1"}},
@@ -118,7 +118,7 @@ func TestVersionsThatModelsName(t *testing.T) {
 	}
 	// And one that is registered later may name what both were taken out of.
 	if err := h.DB.View(t.Context(), func(ctx context.Context, tx *store.Tx) error {
-		since, err := h.StandIns(ctx, tx, datasettest.Project, dataset.Ref{Name: "clicks", Number: 1})
+		since, err := h.Lineage.StandIns(ctx, tx, datasettest.Project, dataset.Ref{Name: "clicks", Number: 1})
 		if want := []dataset.Ref{{Name: "clicks", Number: 2}, {Name: "clicks", Number: 3}}; !slices.Equal(since, want) {
 			t.Errorf("clicks@1 was followed by %v", since)
 		}
@@ -152,7 +152,7 @@ func TestSecondLookThatFails(t *testing.T) {
 	h.Put(t, "orders", dataset.Spec{}, "who,at,one\namal,2024-05-01T00:00:00Z,1\n")
 	keys := &failing{}
 	features := feature.New(feature.Config{
-		DB: storetest.SQLite(t, featuresql.Migrations), Store: featuresql.Store{}, Data: featuredata.Data{Datasets: h.Service}, Keys: keys,
+		DB: storetest.SQLite(t, featuresql.Migrations), Store: featuresql.Store{}, Data: featuredata.Data{Datasets: h.Services}, Keys: keys,
 		Online: online.New(&onlinetest.Memory{}, keys, online.Options{}), Authorizer: everybody{}, Guard: datasettest.Guard{}, Journal: h.Journal,
 		Join: offline.Options{Dir: t.TempDir()}, Log: slog.New(slog.DiscardHandler),
 	})

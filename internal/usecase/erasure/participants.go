@@ -21,7 +21,7 @@ import (
 
 // erasedDatasets are the versions of datasets.
 type erasedDatasets struct {
-	datasets *dataset.Service
+	datasets dataset.Services
 	features *feature.Erasure
 	// learned maps dataset versions to the models that were trained on them.
 	learned func(ctx context.Context, p project.Name) (map[string][]string, error)
@@ -53,7 +53,7 @@ func (e erasedDatasets) person(ctx context.Context, s privacy.Subject) (dataset.
 		Project: project.Name(s.Project), Entity: s.Entity, Keys: keysOf(use, s), Read: use.Read, Columns: s.Where().Columns, Is: s.Is, Pseudonym: s.Pseudonym(), Purpose: purpose,
 	}
 	if len(p.Keys) > 0 {
-		p.Columns, err = e.datasets.Telling(ctx, p)
+		p.Columns, err = e.datasets.Erasure.Telling(ctx, p)
 		return p, err
 	}
 	return p, nil
@@ -78,7 +78,7 @@ func (e erasedDatasets) named(ctx context.Context, p project.Name, f privacy.Fou
 		if err != nil {
 			continue // it is no version of a dataset
 		}
-		was, err := e.datasets.StoodFor(ctx, p, ref)
+		was, err := e.datasets.Lineage.StoodFor(ctx, p, ref)
 		if fault.Is(err, fault.NotFound) {
 			continue // its dataset was deleted
 		}
@@ -112,7 +112,7 @@ func (e erasedDatasets) Find(ctx context.Context, s privacy.Subject) (privacy.Fo
 			Tool: "falaj apply -f ENTITY.yaml, then falaj erase again",
 		}}}, nil
 	}
-	found, err := e.datasets.Persons(ctx, person)
+	found, err := e.datasets.Erasure.Persons(ctx, person)
 	if err != nil {
 		return privacy.Found{}, err
 	}
@@ -153,7 +153,7 @@ func undeclared(name string, person dataset.Person) privacy.Unsearched {
 // departed adds the versions that were deleted with rows of the person in them. Those of
 // which nobody knows count when a model was trained on them.
 func (e erasedDatasets) departed(ctx context.Context, person dataset.Person, f *privacy.Found) error {
-	gone, err := e.datasets.Departed(ctx, person)
+	gone, err := e.datasets.Erasure.Departed(ctx, person)
 	if err != nil {
 		return err
 	}
@@ -176,7 +176,7 @@ func (e erasedDatasets) departed(ctx context.Context, person dataset.Person, f *
 	for _, v := range unknown {
 		models := learned[v.Ref().String()]
 		if v.Redacts > 0 { // models name the version that it stood for
-			was, err := e.datasets.StoodFor(ctx, person.Project, v.Ref())
+			was, err := e.datasets.Lineage.StoodFor(ctx, person.Project, v.Ref())
 			if err != nil {
 				return err
 			}
@@ -218,7 +218,7 @@ func (e erasedDatasets) Erase(ctx context.Context, s privacy.Subject, done func(
 	if err != nil || len(person.Keys) == 0 {
 		return err
 	}
-	return e.datasets.Redact(ctx, person, func(h dataset.Held) error {
+	return e.datasets.Erasure.Redact(ctx, person, func(h dataset.Held) error {
 		if h.Redacted != "" {
 			v, err := featuredata.Data{Datasets: e.datasets}.Resolve(ctx, person.Project, h.Redacted)
 			if err == nil {

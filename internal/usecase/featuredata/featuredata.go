@@ -16,7 +16,7 @@ import (
 )
 
 // Data answers feature's questions about data from datasets.
-type Data struct{ Datasets *dataset.Service }
+type Data struct{ Datasets dataset.Services }
 
 var _ feature.Data = Data{}
 
@@ -33,7 +33,7 @@ func (f Data) Resolve(ctx context.Context, p project.Name, ref string) (feature.
 	if err != nil {
 		return feature.DatasetVersion{}, err
 	}
-	v, err := f.Datasets.Version(ctx, p, r)
+	v, err := f.Datasets.Definitions.Version(ctx, p, r)
 	if err != nil {
 		return feature.DatasetVersion{}, err
 	}
@@ -47,7 +47,7 @@ func (f Data) Resolve(ctx context.Context, p project.Name, ref string) (feature.
 func (f Data) Standing(ctx context.Context, p project.Name, ref string) (string, error) {
 	r, err := dataset.ParseRef(ref)
 	if err == nil {
-		r, err = f.Datasets.Standing(ctx, p, r)
+		r, err = f.Datasets.Lineage.Standing(ctx, p, r)
 	}
 	return r.String(), err
 }
@@ -58,7 +58,7 @@ func (f Data) Open(ctx context.Context, p project.Name, ref string, columns []st
 	if err != nil {
 		return nil, err
 	}
-	return f.Datasets.Open(ctx, dataset.OpenRequest{Project: p, Ref: r, Columns: columns, Purpose: "features"})
+	return f.Datasets.Reads.Open(ctx, dataset.OpenRequest{Project: p, Ref: r, Columns: columns, Purpose: "features"})
 }
 
 // Reauthorize implements feature.Data.
@@ -67,7 +67,7 @@ func (f Data) Reauthorize(ctx context.Context, p project.Name, ref string) error
 	if err != nil {
 		return err
 	}
-	return f.Datasets.Reauthorize(ctx, dataset.OpenRequest{Project: p, Ref: r})
+	return f.Datasets.Reads.Reauthorize(ctx, dataset.OpenRequest{Project: p, Ref: r})
 }
 
 // Query implements feature.Data.
@@ -83,7 +83,7 @@ func (f Data) Query(ctx context.Context, p project.Name, sql string, inputs map[
 			q.Inputs[table] = r
 		}
 	}
-	result, err := f.Datasets.Query(ctx, q)
+	result, err := f.Datasets.Reads.Query(ctx, q)
 	if err != nil {
 		return feature.Rows{}, err
 	}
@@ -140,7 +140,7 @@ func (f Data) Create(ctx context.Context, d feature.Derived) (feature.DatasetVer
 		}
 		r.Parents = append(r.Parents, ref)
 	}
-	v, err := f.Datasets.Create(ctx, r)
+	v, err := f.Datasets.Writes.Create(ctx, r)
 	if err != nil {
 		return feature.DatasetVersion{}, err
 	}
@@ -149,7 +149,7 @@ func (f Data) Create(ctx context.Context, d feature.Derived) (feature.DatasetVer
 
 // Columns implements feature.Data.
 func (f Data) Columns(ctx context.Context, p project.Name, name string) (*arrow.Schema, error) {
-	d, err := f.Datasets.One(ctx, p, name)
+	d, err := f.Datasets.Definitions.One(ctx, p, name)
 	if err != nil {
 		return nil, err
 	}
@@ -173,7 +173,7 @@ func (f Data) Append(ctx context.Context, r feature.Appended) (feature.DatasetVe
 			return feature.DatasetVersion{}, err
 		}
 	}
-	v, err := f.Datasets.Ingest(ctx, dataset.IngestRequest{
+	v, err := f.Datasets.Writes.Ingest(ctx, dataset.IngestRequest{
 		Project: r.Project, Name: r.Dataset, Rows: r.Rows, Base: base.Number, Next: true,
 		Producer: dataset.Producer{Kind: "stream", Text: r.Text},
 		Then: func(ctx context.Context, tx *store.Tx, v dataset.Version) error {

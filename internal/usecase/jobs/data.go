@@ -41,8 +41,8 @@ const attemptTag = tracking.AttemptTag
 // Data answers training's questions about data from datasets, and about models
 // from the registry.
 type Data struct {
-	Datasets   *dataset.Service
-	Registry   *registry.Service // nil: inputs are datasets only
+	Datasets   dataset.Services
+	Registry   *registry.Files // nil: inputs are datasets only
 	Authorizer policy.Authorizer
 	Guard      residency.Guard
 }
@@ -61,7 +61,7 @@ func (d Data) Resolve(ctx context.Context, p project.Name, ref string) (training
 	if err != nil {
 		return training.Input{}, err
 	}
-	v, err := d.Datasets.Version(ctx, p, r)
+	v, err := d.Datasets.Definitions.Version(ctx, p, r)
 	if err != nil {
 		return training.Input{}, err
 	}
@@ -187,7 +187,7 @@ func (d Data) Export(ctx context.Context, p project.Name, in training.Input, poo
 	if err != nil {
 		return err
 	}
-	_, v, err := d.Datasets.Export(ctx, dataset.ExportRequest{OpenRequest: dataset.OpenRequest{
+	_, v, err := d.Datasets.Reads.Export(ctx, dataset.ExportRequest{OpenRequest: dataset.OpenRequest{
 		Project: p, Ref: r, Purpose: "training job", Where: "pool " + string(pool.Name), Zone: pool.MachineZone,
 	}, Dir: dir})
 	if err == nil && v.ContentDigest != in.Digest {

@@ -62,12 +62,12 @@ func TestPlaceHasWhatTheAttemptMayRead(t *testing.T) {
 	})
 	spec := dataset.Spec{Protection: dataset.Open, Residency: residency.Of("home", "AE")}
 	h.Put(t, "late", spec, "a\n1\n")
-	tables := Tables{Data{Datasets: h.Service}, h.Files.Dir}
+	tables := Tables{Data{Datasets: h.Services}, h.Files.Dir}
 	j := training.Job{Project: datasettest.Project, Spec: training.Spec{Tables: []string{"late", "fresh"}}, Residency: residency.Of("home", "AE")}
 	place := func(name string) (mounts []engine.Mount) {
 		t.Helper()
 		var err error
-		if h.Reads, err = inputsOf(j, nil); err != nil {
+		if h.Inputs, err = inputsOf(j, nil); err != nil {
 			t.Fatal(err)
 		}
 		mounts, err = tables.Place(t.Context(), j, "att_1", name)
@@ -79,7 +79,7 @@ func TestPlaceHasWhatTheAttemptMayRead(t *testing.T) {
 	// has tells whether the data of a version of late is below what is mounted.
 	has := func(mounts []engine.Mount, number int64) bool {
 		t.Helper()
-		v, err := h.Version(datasettest.Context(t), datasettest.Project, dataset.Ref{Name: "late", Number: number})
+		v, err := h.Definitions.Version(datasettest.Context(t), datasettest.Project, dataset.Ref{Name: "late", Number: number})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -116,10 +116,10 @@ func TestPlaceHasWhatTheAttemptMayRead(t *testing.T) {
 	j.Spec.Tables = []string{"new"}
 	made := place("new")
 	ctx := identity.With(t.Context(), identity.Principal{Kind: identity.Attempt, ID: "att_1", Project: datasettest.Project, Scopes: scopesOf(j)})
-	if _, _, err := h.Apply(ctx, dataset.ApplyRequest{Project: datasettest.Project, Name: "new", Spec: dataset.Spec{Protection: dataset.Open}}); err != nil {
+	if _, _, err := h.Definitions.Apply(ctx, dataset.ApplyRequest{Project: datasettest.Project, Name: "new", Spec: dataset.Spec{Protection: dataset.Open}}); err != nil {
 		t.Fatal(err)
 	}
-	v, err := h.Import(ctx, dataset.ImportRequest{Project: datasettest.Project, Name: "new", Filename: "a.csv", Body: strings.NewReader("a\n4\n")})
+	v, err := h.Writes.Import(ctx, dataset.ImportRequest{Project: datasettest.Project, Name: "new", Filename: "a.csv", Body: strings.NewReader("a\n4\n")})
 	if err != nil {
 		t.Fatal(err)
 	}

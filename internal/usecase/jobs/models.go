@@ -15,7 +15,7 @@ import (
 // registered version.
 type Models struct {
 	Tracking *tracking.Service
-	Registry *registry.Service
+	Registry registry.Services
 }
 
 // Save implements training.Models.
@@ -31,12 +31,12 @@ func (m Models) Save(ctx context.Context, s training.ModelSpec) (string, error) 
 	if err != nil || s.Register == "" {
 		return string(logged.ID), err
 	}
-	_, err = m.Registry.CreateModel(ctx, s.Project, s.Register, "", nil)
+	_, err = m.Registry.Models.CreateModel(ctx, s.Project, s.Register, "", nil)
 	if err != nil && !fault.Is(err, fault.Conflict) {
 		return "", err
 	}
 	// The client may have registered this attempt's model itself, or a former try did.
-	made, _, err := m.Registry.SearchVersions(ctx, s.Project, registry.Search{
+	made, _, err := m.Registry.Versions.SearchVersions(ctx, s.Project, registry.Search{
 		Filter: registry.Named(s.Register) + " AND run_id = '" + s.Run + "'", Max: 100,
 	})
 	if err != nil {
@@ -53,7 +53,7 @@ func (m Models) Save(ctx context.Context, s training.ModelSpec) (string, error) 
 			parents = append(parents, model)
 		}
 	}
-	v, err := m.Registry.CreateVersion(ctx, s.Project, s.Register, registry.VersionSpec{
+	v, err := m.Registry.Versions.CreateVersion(ctx, s.Project, s.Register, registry.VersionSpec{
 		Source: modelScheme + string(logged.ID), Run: run.ID, LoggedModel: logged.ID, Parents: parents,
 	})
 	return v.Model + "@" + strconv.Itoa(v.Number), err

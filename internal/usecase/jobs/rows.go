@@ -42,7 +42,7 @@ func ranBy(j training.Job) (*dataset.Ran, error) {
 
 // Rows makes versions of datasets of what jobs left.
 type Rows struct {
-	Datasets *dataset.Service
+	Datasets dataset.Services
 	Files    source.Driver // reads the job's files, in the parser's process
 }
 
@@ -54,7 +54,7 @@ func (t Rows) Check(ctx context.Context, s training.RowsSpec) error {
 	if err != nil {
 		return err
 	}
-	err = t.Datasets.Receives(ctx, s.Job.Project, s.Job.Spec.Into, read)
+	err = t.Datasets.Transforms.Receives(ctx, s.Job.Project, s.Job.Spec.Into, read)
 	if with := withModels(s.Job); with != "" && fault.Is(err, fault.Gone) { // its data are there: they were looked up before
 		return fault.New(fault.Gone, "rows can no longer be created %s: %w", with, err).
 			WithHint("Retrain the model on the replacing version, and deploy the new version.")
@@ -102,7 +102,7 @@ func (t Rows) save(ctx context.Context, s training.RowsSpec) (string, error) {
 	l.Open = func(ctx context.Context) (array.RecordReader, error) {
 		in, err := t.Files.Open(ctx, source.Request{
 			From: source.From{Files: &source.Files{Directory: s.Dir, Match: "*.parquet", Format: "parquet"}}, Mode: source.Full,
-			BatchRows: 64 << 10, Parser: ingestion.ParserOf(t.Datasets), Access: source.Access{Files: []string{s.Dir}},
+			BatchRows: 64 << 10, Parser: ingestion.ParserOf(t.Datasets.Writes), Access: source.Access{Files: []string{s.Dir}},
 		})
 		if err != nil {
 			return nil, err
@@ -115,7 +115,7 @@ func (t Rows) save(ctx context.Context, s training.RowsSpec) (string, error) {
 		}
 		return s.Made(ctx, tx, v.Ref().String())
 	}
-	v, err := t.Datasets.Keep(ctx, l)
+	v, err := t.Datasets.Transforms.Keep(ctx, l)
 	if err != nil {
 		return "", err
 	}

@@ -163,7 +163,7 @@ func TestRowsThatBringTheParserDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := training.RowsSpec{Job: training.Job{ID: "job_1", Project: datasettest.Project, Spec: training.Spec{Into: "made"}, SubmittedAt: time.Now()}, Dir: dir}
-	_, err := Rows{h.Service, files.Driver{}}.Save(datasettest.Context(t), s)
+	_, err := Rows{h.Services, files.Driver{}}.Save(datasettest.Context(t), s)
 	if !fault.Is(err, fault.Invalid) || launched != readTries || !strings.Contains(err.Error(), "cannot be read") || !strings.Contains(err.Error(), "3 times") {
 		t.Errorf("after %d times: %v", launched, err)
 	}
@@ -174,7 +174,7 @@ func TestRowsThatBringTheParserDown(t *testing.T) {
 	if err := errors.Join(os.Remove(filepath.Join(dir, "a.parquet")), writeParquet(filepath.Join(dir, "a.parquet"))); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := (Rows{working.Service, files.Driver{}}).Save(datasettest.Context(t), s); !errors.Is(err, full) || fault.Is(err, fault.Invalid) {
+	if _, err := (Rows{working.Services, files.Driver{}}).Save(datasettest.Context(t), s); !errors.Is(err, full) || fault.Is(err, fault.Invalid) {
 		t.Errorf("of a full disk: %v", err)
 	}
 	working.Files.Hook = nil
@@ -184,7 +184,7 @@ func TestRowsThatBringTheParserDown(t *testing.T) {
 		}
 		return nil
 	}
-	if ref, err := (Rows{working.Service, files.Driver{}}).Save(datasettest.Context(t), s); err != nil || ref != "made@1" {
+	if ref, err := (Rows{working.Services, files.Driver{}}).Save(datasettest.Context(t), s); err != nil || ref != "made@1" {
 		t.Errorf("%s, %v", ref, err)
 	}
 }

@@ -29,7 +29,7 @@ import (
 type Runs struct {
 	Tracking *tracking.Service
 	Features *feature.OfflineReads
-	Registry *registry.Service
+	Registry *registry.Versions
 }
 
 // Create implements training.Runs.

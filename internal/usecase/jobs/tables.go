@@ -25,7 +25,7 @@ type Tables struct {
 
 // Pin implements training.Tables.
 func (t Tables) Pin(ctx context.Context, p project.Name, name string) (training.Input, error) {
-	d, err := t.Datasets.Writable(ctx, p, name)
+	d, err := t.Datasets.Tables.Writable(ctx, p, name)
 	if err != nil || d.Accepted == 0 {
 		return training.Input{}, err
 	}
@@ -36,7 +36,7 @@ func (t Tables) Pin(ctx context.Context, p project.Name, name string) (training.
 func (t Tables) Place(ctx context.Context, j training.Job, attempt training.AttemptID, name string) ([]engine.Mount, error) {
 	// What the attempt may read it is asked as itself: the files go round the catalog.
 	ctx = identity.With(ctx, identity.Principal{Kind: identity.Attempt, ID: string(attempt), Name: string(j.ID), Project: j.Project, Behalf: submitter(j.Project, j.By.ID).ID, Scopes: scopesOf(j)})
-	rooms, versions, err := t.Datasets.Directories(ctx, j.Project, name)
+	rooms, versions, err := t.Datasets.Tables.Directories(ctx, j.Project, name)
 	if err != nil {
 		return nil, err
 	}

@@ -24,10 +24,10 @@ import (
 // Tables and Log serve reports only.
 type Service struct {
 	Authorizer policy.Permitter
-	Datasets   *dataset.Service
+	Datasets   *dataset.Definitions
 	Features   feature.Services
 	Training   *training.Jobs
-	Registry   *registry.Service
+	Registry   *registry.Versions
 	Serving    *serving.Service
 	Guard      residency.Guard
 	Tables     string // directory of the open tables

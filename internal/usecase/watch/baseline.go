@@ -29,8 +29,8 @@ import (
 // Baselines hands monitoring what model versions were trained on.
 type Baselines struct {
 	Serving  *serving.Service
-	Registry *registry.Service
-	Datasets *dataset.Service
+	Registry *registry.Versions
+	Datasets dataset.Services
 	Features *feature.OfflineReads
 }
 
@@ -94,7 +94,7 @@ func (b Baselines) origin(ctx context.Context, q monitoring.OriginQuery, d servi
 	if err != nil {
 		return monitoring.Origin{}, err
 	}
-	set, err := deployments.TrainingSet(ctx, b.Features, b.Datasets, p, v.Ref)
+	set, err := deployments.TrainingSet(ctx, b.Features, b.Datasets.Lineage, p, v.Ref)
 	if err != nil {
 		return monitoring.Origin{}, err
 	}

@@ -30,8 +30,8 @@ import (
 type Classifiers struct {
 	Serving      *serving.Service
 	Features     *feature.OnlineReads
-	Datasets     *dataset.Service
-	Registry     *registry.Service
+	Datasets     dataset.Services
+	Registry     *registry.Versions
 	Environments *environment.Service
 	Submission   *training.Submission
 	Jobs         *training.Jobs
@@ -80,7 +80,7 @@ func (c Classifiers) Keep(ctx context.Context, w monitoring.KeptWindow) (string,
 		if err != nil {
 			return "", err
 		}
-		parent, err := c.Datasets.Version(loop, p, ref)
+		parent, err := c.Datasets.Definitions.Version(loop, p, ref)
 		if fault.Is(err, fault.NotFound) || err == nil && parent.State == dataset.Deleted {
 			continue // its labels are in the model's
 		}
@@ -89,7 +89,7 @@ func (c Classifiers) Keep(ctx context.Context, w monitoring.KeptWindow) (string,
 		}
 		r.Parents = append(r.Parents, ref)
 	}
-	made, err := c.Datasets.Create(ctx, r)
+	made, err := c.Datasets.Writes.Create(ctx, r)
 	return made.Ref().String(), err
 }
 

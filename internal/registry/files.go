@@ -26,7 +26,7 @@ type Verified struct {
 	Version Version
 	Bundle  []byte // the signature: a sigstore bundle, JSON
 	files   []Stored
-	s       *Service
+	s       *core
 }
 
 // Files lists the version's files in signing order.
@@ -68,9 +68,13 @@ func (v *Verified) ReadFile(ctx context.Context, name string, limit int64) ([]by
 	return b, err
 }
 
+// Files opens, lists and verifies the files of versions. Its callers are the HTTP API, MLflow's
+// protocol, jobs, deployments and gateways.
+type Files struct{ *core }
+
 // Files lists a version's files and gives its signature, without checking them.
-func (s *Service) Files(ctx context.Context, p project.Name, name, ref string) ([]File, []byte, error) {
-	v, err := s.Version(ctx, p, name, ref)
+func (s *Files) Files(ctx context.Context, p project.Name, name, ref string) ([]File, []byte, error) {
+	v, err := s.readVersion(ctx, p, name, ref)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -82,7 +86,7 @@ func (s *Service) Files(ctx context.Context, p project.Name, name, ref string) (
 	return out, bundle, err
 }
 
-func (s *Service) filesOf(ctx context.Context, v Version) (files []Stored, bundle []byte, err error) {
+func (s *Files) filesOf(ctx context.Context, v Version) (files []Stored, bundle []byte, err error) {
 	err = s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		files, bundle, err = s.store.Files(ctx, tx, v.ModelID, v.Number)
 		return err
@@ -93,8 +97,8 @@ func (s *Service) filesOf(ctx context.Context, v Version) (files []Stored, bundl
 
 // OpenFile opens one file of a version for download; it is checked while it is
 // read, and what is not as it was signed is in the journal. Close it.
-func (s *Service) OpenFile(ctx context.Context, p project.Name, name, ref, file string) (io.ReadCloser, File, error) {
-	v, err := s.Version(ctx, p, name, ref)
+func (s *Files) OpenFile(ctx context.Context, p project.Name, name, ref, file string) (io.ReadCloser, File, error) {
+	v, err := s.readVersion(ctx, p, name, ref)
 	if err != nil {
 		return nil, File{}, err
 	}
@@ -121,8 +125,8 @@ func (s *Service) OpenFile(ctx context.Context, p project.Name, name, ref, file 
 // or an alias) holds, and every file is, now, what was signed. Errors:
 // fault.NotFound; fault.Conflict naming the file or claim that is not as signed,
 // which is also in the journal.
-func (s *Service) OpenVerified(ctx context.Context, p project.Name, name, ref string) (*Verified, error) {
-	v, err := s.Version(ctx, p, name, ref)
+func (s *Files) OpenVerified(ctx context.Context, p project.Name, name, ref string) (*Verified, error) {
+	v, err := s.readVersion(ctx, p, name, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -138,13 +142,13 @@ func (s *Service) OpenVerified(ctx context.Context, p project.Name, name, ref st
 			return nil, s.refused(ctx, v, err)
 		}
 	}
-	return &Verified{Version: v, Bundle: bundle, files: files, s: s}, nil
+	return &Verified{Version: v, Bundle: bundle, files: files, s: s.core}, nil
 }
 
 // OpenReadable is OpenVerified for who reads the bytes of the files: downloads them, gives
 // them to a job, or copies them into another version. The version's class decides.
-func (s *Service) OpenReadable(ctx context.Context, p project.Name, name, ref string) (*Verified, error) {
-	v, err := s.Version(ctx, p, name, ref)
+func (s *Files) OpenReadable(ctx context.Context, p project.Name, name, ref string) (*Verified, error) {
+	v, err := s.readVersion(ctx, p, name, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -155,7 +159,7 @@ func (s *Service) OpenReadable(ctx context.Context, p project.Name, name, ref st
 }
 
 // Verify is OpenVerified for those who only want to know.
-func (s *Service) Verify(ctx context.Context, p project.Name, name, ref string) (Version, error) {
+func (s *Files) Verify(ctx context.Context, p project.Name, name, ref string) (Version, error) {
 	v, err := s.OpenVerified(ctx, p, name, ref)
 	if err != nil {
 		return Version{}, err
@@ -165,7 +169,7 @@ func (s *Service) Verify(ctx context.Context, p project.Name, name, ref string) 
 
 // signedFiles gives the version's files after checking that the signature is
 // ours, for this version, and for exactly these files.
-func (s *Service) signedFiles(ctx context.Context, v Version) ([]Stored, []byte, error) {
+func (s *Files) signedFiles(ctx context.Context, v Version) ([]Stored, []byte, error) {
 	files, bundle, err := s.filesOf(ctx, v)
 	if err != nil {
 		return nil, nil, err
@@ -219,7 +223,7 @@ func difference(got, want claims) string {
 	return "nothing"
 }
 
-func (s *Service) checkFile(ctx context.Context, v Version, f Stored) error {
+func (s *Files) checkFile(ctx context.Context, v Version, f Stored) error {
 	r, err := s.openFile(ctx, v, f)
 	if err != nil {
 		return err
@@ -229,7 +233,7 @@ func (s *Service) checkFile(ctx context.Context, v Version, f Stored) error {
 	return err
 }
 
-func (s *Service) openFile(ctx context.Context, v Version, f Stored) (io.ReadCloser, error) {
+func (s *core) openFile(ctx context.Context, v Version, f Stored) (io.ReadCloser, error) {
 	r, err := s.objects.Open(ctx, blob.Ref{Project: string(v.Project), Owner: modelKeys(v.ModelID), Key: blob.Key(f.Object)})
 	switch {
 	case fault.Is(err, fault.NotFound):
@@ -244,7 +248,7 @@ func (s *Service) openFile(ctx context.Context, v Version, f Stored) (io.ReadClo
 
 // openRefusing is openFile for who hands the file on: what is wrong with it is noted, and
 // said with what to do.
-func (s *Service) openRefusing(ctx context.Context, v Version, f Stored) (*refusingReader, error) {
+func (s *core) openRefusing(ctx context.Context, v Version, f Stored) (*refusingReader, error) {
 	r, err := s.openFile(ctx, v, f)
 	if err != nil {
 		return nil, s.refused(ctx, v, err)
@@ -298,7 +302,7 @@ func (c *checkedReader) Read(b []byte) (int, error) {
 func (c *checkedReader) Close() error { return c.r.Close() }
 
 // refused notes a failed verification in the journal.
-func (s *Service) refused(ctx context.Context, v Version, err error) error {
+func (s *core) refused(ctx context.Context, v Version, err error) error {
 	if !fault.Is(err, fault.Conflict) {
 		return err
 	}

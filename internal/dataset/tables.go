@@ -23,12 +23,19 @@ type OpenTable struct {
 	Location string          // URI of a file with the metadata; empty before the first version
 }
 
+// Tables shows open datasets to other engines as Iceberg tables, and takes what they commit. Its
+// callers are the Iceberg catalog, and jobs that read and write files themselves.
+type Tables struct {
+	*core
+	definitions *Definitions
+}
+
 // Table is an open dataset for engines that read its files themselves. The
 // current snapshot is the newest accepted version; of those before it the table
 // has the ones that the caller may read, and that may be where the newest may.
 // Needs dataset.query. Errors: fault.PermissionDenied for a sealed dataset, and
 // where the data may not be; fault.NotFound for one that has no columns yet.
-func (s *Service) Table(ctx context.Context, p project.Name, name string) (OpenTable, error) {
+func (s *Tables) Table(ctx context.Context, p project.Name, name string) (OpenTable, error) {
 	d, t, kept, err := s.state(ctx, p, name)
 	if err != nil {
 		return OpenTable{}, err
@@ -42,7 +49,7 @@ func (s *Service) Table(ctx context.Context, p project.Name, name string) (OpenT
 
 // state is a table as the caller may see it, with the versions in it, newest
 // first.
-func (s *Service) state(ctx context.Context, p project.Name, name string) (d Dataset, t table.Table, kept []Version, err error) {
+func (s *Tables) state(ctx context.Context, p project.Name, name string) (d Dataset, t table.Table, kept []Version, err error) {
 	no := func(err error) (Dataset, table.Table, []Version, error) { return Dataset{}, table.Table{}, nil, err }
 	for range maxCommits {
 		v, err := s.find(ctx, ActionQuery, p, Ref{Name: name})
@@ -88,7 +95,7 @@ func (s *Service) state(ctx context.Context, p project.Name, name string) (d Dat
 
 // readable is v and those of the versions before it that the caller may read,
 // newest first, under the label with which v passed the door.
-func (s *Service) readable(ctx context.Context, d Dataset, v Version, before []Version) ([]Version, error) {
+func (s *Tables) readable(ctx context.Context, d Dataset, v Version, before []Version) ([]Version, error) {
 	asker, asks := s.cfg.Authorizer.(interface {
 		Permits(ctx context.Context, action policy.Action, object policy.Object) (bool, error)
 	})
@@ -118,7 +125,7 @@ func (s *Service) readable(ctx context.Context, d Dataset, v Version, before []V
 // Writable is an open dataset that the caller may read and write, for those who
 // will write it by the catalog; one that is not there is the zero Dataset. Needs
 // dataset.import and dataset.query.
-func (s *Service) Writable(ctx context.Context, p project.Name, name string) (Dataset, error) {
+func (s *Tables) Writable(ctx context.Context, p project.Name, name string) (Dataset, error) {
 	d, err := s.allowed(ctx, ActionImport, p, name)
 	if fault.Is(err, fault.NotFound) {
 		return Dataset{}, nil
@@ -149,7 +156,7 @@ const maxApart = 10
 // may read: rooms, of which all versions may be read, also those that come with the
 // same label, with the one that it would write to; and, of other rooms and of before
 // there were any, the newest single versions. Needs dataset.query.
-func (s *Service) Directories(ctx context.Context, p project.Name, name string) (rooms, versions []string, err error) {
+func (s *Tables) Directories(ctx context.Context, p project.Name, name string) (rooms, versions []string, err error) {
 	d, err := s.allowed(ctx, ActionQuery, p, name)
 	missing := fault.Is(err, fault.NotFound)
 	if missing {
@@ -213,7 +220,7 @@ func (s *Service) Directories(ctx context.Context, p project.Name, name string) 
 
 // asker asks whether the principal of ctx may read versions of a dataset; of those
 // with the same label the doors are asked once.
-func (s *Service) asker(ctx context.Context, d Dataset) func(v Version) (bool, error) {
+func (s *Tables) asker(ctx context.Context, d Dataset) func(v Version) (bool, error) {
 	asker, asks := s.cfg.Authorizer.(interface {
 		Permits(ctx context.Context, action policy.Action, object policy.Object) (bool, error)
 	})
@@ -244,7 +251,7 @@ func (s *Service) asker(ctx context.Context, d Dataset) func(v Version) (bool, e
 }
 
 // bare is an open dataset that has no accepted version, and columns all the same.
-func (s *Service) bare(ctx context.Context, p project.Name, name string) (Dataset, error) {
+func (s *Tables) bare(ctx context.Context, p project.Name, name string) (Dataset, error) {
 	d, err := s.allowed(ctx, ActionQuery, p, name)
 	if err != nil {
 		return Dataset{}, err
@@ -260,7 +267,7 @@ func (s *Service) bare(ctx context.Context, p project.Name, name string) (Datase
 }
 
 // emptied is the table of a dataset without versions.
-func (s *Service) emptied(d Dataset) table.Table {
+func (s *Tables) emptied(d Dataset) table.Table {
 	if d.Next == nil {
 		for _, c := range d.Spec.Columns {
 			d.Next = append(d.Next, Field{Name: c.Name, Type: c.Type})
@@ -285,8 +292,8 @@ func closed(what string) error {
 
 // Tables lists the names of the open datasets that the caller may read; next is
 // the token of the following page. Needs dataset.read.
-func (s *Service) Tables(ctx context.Context, p project.Name, page Page) (names []string, next string, err error) {
-	ds, next, err := s.List(ctx, p, page)
+func (s *Tables) Tables(ctx context.Context, p project.Name, page Page) (names []string, next string, err error) {
+	ds, next, err := s.definitions.List(ctx, p, page)
 	if err != nil {
 		return nil, "", err
 	}

@@ -10,10 +10,14 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
+// Maintenance recovers after a crash, expires versions, moves files and reports stale datasets.
+// Its callers are the start of a server and its periodic work.
+type Maintenance struct{ *core }
+
 // Recover removes the files of writes and deletions that this instance's former
 // life, or any other instance long ago, did not finish, and what its queries left.
 // Call it at the start, before the first import or query.
-func (s *Service) Recover(ctx context.Context) error {
+func (s *Maintenance) Recover(ctx context.Context) error {
 	ctx = identity.With(ctx, identity.Loop("dataset-recovery"))
 	if s.cfg.Scratch != "" {
 		if err := os.RemoveAll(s.cfg.Scratch); err != nil {

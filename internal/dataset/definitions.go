@@ -1,0 +1,107 @@
+package dataset
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"strconv"
+
+	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/store"
+)
+
+// Definitions applies, deletes, finds and lists datasets and their versions. Its callers are the
+// HTTP API, and everything that names a version: jobs, features, lineage, ingestion.
+type Definitions struct{ *core }
+
+// One gives a dataset. Needs dataset.read.
+func (s *Definitions) One(ctx context.Context, p project.Name, name string) (Dataset, error) {
+	return s.allowed(ctx, ActionRead, p, name)
+}
+
+// Version gives a version, whatever its state. Needs dataset.read.
+func (s *Definitions) Version(ctx context.Context, p project.Name, ref Ref) (Version, error) {
+	return s.find(ctx, ActionRead, p, ref)
+}
+
+// Elsewhere warns of a dataset that this server may not hold; empty for others.
+func (s *Definitions) Elsewhere(ctx context.Context, p project.Name, spec Spec) ([]string, error) {
+	def, err := s.defaults(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	label := def.residency(spec)
+	if label.Allows(s.cfg.Zone) {
+		return nil, nil
+	}
+	return []string{fmt.Sprintf("its residency is %s, and this server is in %s: importing here fails until the residency includes %s", label, s.cfg.Zone, s.cfg.Zone)}, nil
+}
+
+// Page asks for a part of a list.
+type Page struct {
+	Size  int    // 0 is 100, at most 1,000
+	Token string // from the page before
+}
+
+func (p Page) size() int {
+	if p.Size <= 0 {
+		return 100
+	}
+	return min(p.Size, 1000)
+}
+
+// List lists the datasets that the caller may read, by name; next is the token
+// of the following page. Needs dataset.read.
+func (s *Definitions) List(ctx context.Context, p project.Name, page Page) (ds []Dataset, next string, err error) {
+	only, err := s.listable(ctx, p)
+	if err != nil {
+		return nil, "", err
+	}
+	after, err := base64.RawURLEncoding.DecodeString(page.Token)
+	if err != nil {
+		return nil, "", fault.New(fault.Invalid, "the page token is invalid")
+	}
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		ds, err = s.cfg.Store.Datasets(ctx, tx, p, only, string(after), page.size()+1)
+		return err
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	if len(ds) > page.size() {
+		ds = ds[:page.size()]
+		next = base64.RawURLEncoding.EncodeToString([]byte(ds[len(ds)-1].Name))
+	}
+	if only == nil {
+		return ds, next, nil
+	}
+	ds, err = s.permitted(ctx, ds)
+	return ds, next, err
+}
+
+// Versions lists a dataset's versions, newest first. Needs dataset.read.
+func (s *Definitions) Versions(ctx context.Context, p project.Name, name string, page Page) (vs []Version, next string, err error) {
+	d, err := s.allowed(ctx, ActionRead, p, name)
+	if err != nil {
+		return nil, "", err
+	}
+	below := int64(0)
+	if page.Token != "" {
+		if below, err = strconv.ParseInt(page.Token, 10, 64); err != nil || below < 1 {
+			return nil, "", fault.New(fault.Invalid, "the page token is invalid")
+		}
+	}
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		vs, err = s.cfg.Store.Versions(ctx, tx, d.ID, "", below, page.size()+1)
+		return err
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	if len(vs) > page.size() {
+		vs = vs[:page.size()]
+		next = strconv.FormatInt(vs[len(vs)-1].Number, 10)
+	}
+	return vs, next, s.openStatistics(ctx, pointers(vs)...)
+}
