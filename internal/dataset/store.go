@@ -8,7 +8,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// Store is the database interface of the service. Methods run in the caller's transaction,
+// Store is the database interface of the services. Methods run in the caller's transaction,
 // return fault.NotFound for missing rows, and decide nothing else.
 type Store interface {
 	// Dataset finds a dataset by name, deleted ones too.
