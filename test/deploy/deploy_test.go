@@ -45,6 +45,7 @@ func TestUnit(t *testing.T) {
 	for name, want := range map[string]string{
 		"User": "falaj", "NoNewPrivileges": "yes", "CapabilityBoundingSet": "", "ProtectSystem": "strict", "KillMode": "process", "Delegate": "yes",
 		"DelegateSubgroup": "server", "OOMPolicy": "continue", "UMask": "0077", "StateDirectory": "falaj", "Type": "exec",
+		"ExecReload": "/bin/kill -HUP $MAINPID", // the server alone; `systemctl kill` signals the jobs too
 	} {
 		if got, ok := has[name]; !ok || got != want {
 			t.Errorf("%s=%s, want %q", name, got, want)
