@@ -2,38 +2,38 @@
 //
 // # Map
 //
-//   - backup.go: Installation, Make. live.go: Live, of an installation in use; hold.go:
-//     Held, which keeps the objects of a moment. restore.go: Restore. manifest.go: what
-//     a backup says of itself, Look. note.go: what the audit log will say of it.
+//   - backup.go: Installation, Make. live.go: Live, for an installation in use; hold.go:
+//     Held, which preserves the objects of the snapshot. restore.go: Restore. manifest.go:
+//     the manifest of a backup, Look. note.go: the audit entry about the backup.
 //
 // # Layout
 //
-// A backup is a directory: files/ has what was in the data directory, tables/ the files
-// of open datasets, wherever they were, objects/ the objects, sealed as they are and
-// numbered, whatever kept them, ledger the erasure ledger. manifest.jsonl names each
+// A backup is a directory: files/ has the content of the data directory, tables/ the files
+// of open datasets, wherever they were, objects/ the sealed objects, numbered, from any
+// driver, ledger the erasure ledger. manifest.jsonl names each
 // file and object with its SHA-256, and ends with the SHA-256 of itself. It is written
 // last.
 //
 // # Guarantees
 //
-// All is of one moment. Where nobody writes, because the caller holds the data directory's
-// lock, any is. In use, it is one at which the database commits nothing: then its snapshot
-// begins, and what changes in place (the online features, the audit journal) is copied or
-// linked. Objects never change; those of the moment are copied afterwards, or right before
-// somebody removes them, and those that are younger are left out. So what is restored is
-// what a server finds that was killed at that moment, and each part of Falaj goes on from
-// there. The rest of the data directory (environments, images, answers that were kept)
-// may be younger. The places of jobs are left out: they have rows of sealed datasets in
-// the clear, which outlive no attempt, and are made anew for the next one.
+// A backup is a consistent snapshot. If the installation is stopped and the caller holds the
+// data directory's lock, any moment is consistent. In use, the snapshot is taken while the
+// database commits nothing: its snapshot begins, and files that change in place (the online
+// features, the audit journal) are copied or linked. Objects never change; those of the
+// snapshot are copied afterwards, or right before they are removed, and later ones are
+// omitted. So the restored data equals that of a server killed at the snapshot, and each part
+// of Falaj recovers from it. The rest of the data directory (environments, images, cached
+// answers) may be later. The directories of jobs are omitted: they contain plain rows of
+// sealed datasets, which must not outlive an attempt, and each attempt creates them again.
 //
-// Names and links are any bytes, as programs make them. What a program made unreadable in
-// an open table or an image is passed over, as what is no file is.
+// Names and link targets may be any bytes. Unreadable files in an open table or an image are
+// skipped, as are entries that are not files.
 //
-// A backup that fails leaves nothing. One that was killed has no manifest, and is refused;
-// it is made anew under the same name, or removed (Discard). Every byte that Restore puts
-// back is compared with the manifest; a directory whose restoring was interrupted has a
-// mark (Unfinished), and no server starts on it. The erasure ledger is not rolled back:
-// one that is already there, and goes on where the backup's ends, stays.
+// A failed backup leaves nothing. A killed one has no manifest, and is refused; it is made
+// again under the same name, or removed (Discard). Restore compares every byte with the
+// manifest; a directory of an interrupted restore has a mark (Unfinished), and no server
+// starts on it. The erasure ledger is not rolled back: an existing ledger that continues the
+// backup's is kept.
 package backup
 
 import (
@@ -68,12 +68,12 @@ type Installation struct {
 	Database string
 	Tables   string // directory of open datasets
 	Ledger   string // file of the erasure ledger
-	// Objects keeps the objects. Owner is what the manifest notes of where they are.
+	// Objects keeps the objects. Owner is their location as recorded in the manifest.
 	Objects blob.Driver
 	Owner   string
-	// Live is of an installation in use; nil when nobody writes.
+	// Live is set for an installation in use; nil if it is stopped.
 	Live *Live
-	Log  *slog.Logger // hears what Make passed over; nil tells nobody
+	Log  *slog.Logger // gets the files that Make skipped; nil discards them
 }
 
 // DatabaseIn is where a backup in dir has the database.
@@ -83,31 +83,31 @@ func (of Installation) DatabaseIn(dir string) string { return filepath.Join(dir,
 type Report struct {
 	Files, Objects int
 	Bytes          int64
-	Sequence       string // that of the database at the moment; empty when nobody asked it
+	Sequence       string // that of the database at the snapshot; empty if unknown
 	Time           time.Time
 	Digest         string // SHA-256 of the manifest, which has those of everything
-	// Ledger says, after Restore, that no erasure ledger is there that goes on after
-	// the backup's: who was erased since is not known.
+	// Ledger reports, after Restore, that no erasure ledger continues the backup's:
+	// later erasures are unknown.
 	Ledger bool
 }
 
-// ObjectsHome is the file of the data directory that says where the objects are: of
-// each installation its own.
+// ObjectsHome is the file of the data directory that records the location of the objects,
+// which is separate for each installation.
 const ObjectsHome = "objects.id"
 
-// OnlineHome is the file of the data directory that says, after a restore, that what
-// the database says is online is not of what is in Redis: "restored" and a name by which
-// this installation claims one.
+// OnlineHome is the file of the data directory that records, after a restore, that the
+// database's online state does not match Redis: "restored" and a name by which this
+// installation claims a Redis.
 const OnlineHome = "online.id"
 
-// left is what of a data directory no backup has: what is made anew, what says who
-// runs, the places of jobs, and what has a place of its own in the backup.
+// left are the parts of a data directory that backups omit: files that are created again,
+// lock files, the directories of jobs, and parts that have their own place in the backup.
 var left = []string{
 	"objects", ObjectsHome, "tmp", "ballast", "ballast.files", "falaj.lock", "cgroups.json", "lost+found", mark, notes, OnlineHome,
 	"training", "workloads", "engines/*/workloads",
 }
 
-// foreign has what others than the server fill: its files may be of any mode.
+// foreign are directories that other programs fill: their files may have any mode.
 var foreign = []string{"images", "environments", "cache", "engines"}
 
 // maxPath is that of Linux; a program gets deeper by going step by step.

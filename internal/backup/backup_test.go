@@ -400,11 +400,11 @@ func TestAgainIntoAnotherDirectoryOfTables(t *testing.T) {
 	}
 	half := filepath.Join(to.Tables, "half")
 	put(t, half, "of a table")
-	lake := to
-	lake.Tables = t.TempDir()
-	theirs := filepath.Join(lake.Tables, "orders.parquet")
+	tablesInUse := to
+	tablesInUse.Tables = t.TempDir()
+	theirs := filepath.Join(tablesInUse.Tables, "orders.parquet")
 	put(t, theirs, "theirs")
-	if _, err := backup.Prepare(dir, lake, ""); !fault.Is(err, fault.Conflict) || content(t, theirs) != "theirs" {
+	if _, err := backup.Prepare(dir, tablesInUse, ""); !fault.Is(err, fault.Conflict) || content(t, theirs) != "theirs" {
 		t.Errorf("%v", err)
 	}
 	if _, err := restore(t, dir, to); err != nil {

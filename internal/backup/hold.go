@@ -11,15 +11,14 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 )
 
-// Held is a driver of objects of which a backup that is under way still gets what
-// somebody removes or replaces: that is copied first. It adds nothing else. Safe for
-// concurrent use.
+// Held is a driver of objects that lets a running backup copy an object before it is
+// removed or replaced. It adds nothing else. Safe for concurrent use.
 type Held struct {
 	blob.Driver
 	keeps atomic.Pointer[keeper]
 }
 
-// Hold makes one.
+// Hold wraps a driver.
 func Hold(d blob.Driver) *Held { return &Held{Driver: d} }
 
 // Put implements blob.Driver.
@@ -54,9 +53,9 @@ func (h *Held) Written(ctx context.Context, key blob.Key) (time.Time, error) {
 	return d.Written(ctx, key)
 }
 
-// keeper has what there was at the moment of a backup saved: in turn, by who walks
-// through it, or earlier, when it is about to go. What was under way at the moment
-// itself may have had its effect or not, as when a server is killed.
+// keeper saves the objects that existed at the snapshot of a backup: in order, by the walk
+// over all objects, or earlier, before an object is removed. An operation in progress at the
+// snapshot may have had its effect or not, as when a server is killed.
 type keeper struct {
 	ctx context.Context // of the one backup
 	// save copies an object. Error: fault.NotFound when there is none.
@@ -91,9 +90,8 @@ func (k *keeper) passed(key blob.Key) bool {
 	return k.at != "" && key <= k.at
 }
 
-// before has an object saved that somebody is about to remove, or to put another one in
-// the place of, and waits for that. What goes wrong in it fails the backup; the only error
-// is that of a ctx that ended.
+// before saves an object that is about to be removed or replaced, and waits for that. A
+// failure fails the backup; the only returned error is that of an ended ctx.
 func (k *keeper) before(ctx context.Context, key blob.Key, put bool) error {
 	for {
 		copied, ours := k.begin(key, put)
@@ -113,8 +111,8 @@ func (k *keeper) before(ctx context.Context, key blob.Key, put bool) error {
 	}
 }
 
-// begin begins to save an object before its turn, unless it need not be saved: then it
-// gives nil, else what is closed when that is over, and whether this call began it.
+// begin starts to save an object ahead of the walk. It returns nil if the object need not be
+// saved, else a channel that is closed at the end, and whether this call started it.
 func (k *keeper) begin(key blob.Key, put bool) (copied chan struct{}, ours bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -144,7 +142,7 @@ func (k *keeper) begin(key blob.Key, put bool) (copied chan struct{}, ours bool)
 	return copied, true
 }
 
-// turn saves an object unless that was done, or it is younger than the moment.
+// turn saves an object in the order of the walk, unless it is already saved or later than the snapshot.
 func (k *keeper) turn(key blob.Key, save func() error) error {
 	k.mu.Lock()
 	for k.saving[key] != nil {

@@ -99,10 +99,10 @@ type footer struct {
 	Digest  string `json:"sha256"` // of all lines before
 }
 
-// manifest is one that is being written. Safe for concurrent use.
+// manifest is a manifest that is being written. Safe for concurrent use.
 type manifest struct {
 	root *os.Root
-	f    *os.File // locked, so that nobody else makes a backup there
+	f    *os.File // locked, so that no other process makes a backup there
 	hash hash.Hash
 
 	mu      sync.Mutex
@@ -110,7 +110,7 @@ type manifest struct {
 	n       int
 	objects int // numbers that were given out
 	r       Report
-	tell    func(Report) // nil tells nobody
+	tell    func(Report) // nil reports to none
 }
 
 // begin takes an empty directory, or removes what an interrupted backup left in it.
@@ -139,8 +139,8 @@ func (m *manifest) undo() error {
 	return nil
 }
 
-// Discard removes an unfinished backup that nobody makes any more. Errors: fault.NotFound
-// when there is none; fault.Conflict when there is something else, or it is being made.
+// Discard removes an abandoned unfinished backup. Errors: fault.NotFound if there is none;
+// fault.Conflict if the directory is something else, or the backup is still running.
 func Discard(dir string) error {
 	none := fault.New(fault.NotFound, "no unfinished backup in %s", dir)
 	root, err := os.OpenRoot(dir)

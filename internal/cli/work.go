@@ -222,8 +222,8 @@ func (a *app) auditVerify() *cobra.Command {
 	var key, checkpoints string
 	cmd := &cobra.Command{
 		Use: "verify FILE", Short: "Verify every entry and checkpoint of an export, offline",
-		Long: "Requires no server. With --key (the log's public key, from a trusted source) and --checkpoints (the second copy\n" +
-			"of the checkpoints), a log that was rewritten as a whole is detected, too.",
+		Long: "Requires no server. With --key (the log's public key, from a trusted source) and --checkpoints (the witness, a\n" +
+			"second copy of the checkpoints), it also detects a log that was rewritten as a whole.",
 		Example: "  falaj audit verify audit.jsonl\n  falaj audit verify audit.jsonl --checkpoints /mnt/other/checkpoints", Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			r := a.Stdin
@@ -253,7 +253,7 @@ func (a *app) auditVerify() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&key, "key", "", "the log's public key")
-	cmd.Flags().StringVar(&checkpoints, "checkpoints", "", "file with the second copy of the checkpoints")
+	cmd.Flags().StringVar(&checkpoints, "checkpoints", "", "file of the witness, the second copy of the checkpoints")
 	return cmd
 }
 

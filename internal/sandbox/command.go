@@ -33,8 +33,8 @@ const killDelay = 10 * time.Second
 type Cmd struct {
 	*exec.Cmd
 
-	// OnDenial is told of what the program tried to reach and may not, at level
-	// Sandbox; setting it makes the kernel ask about every open and connect. It
+	// OnDenial is called for each denied file or address that the program tried to reach,
+	// at level Sandbox; setting it makes the kernel ask about every open and connect. It
 	// is called by one goroutine at a time and must not block for long. nil
 	// leaves the program unobserved.
 	OnDenial func(Denial)
@@ -328,8 +328,8 @@ func (c *Cmd) Outcome() Outcome {
 	return c.outcome
 }
 
-// Cgroups lists the directories that bound the program, so that somebody else
-// can remove them if we die before Wait.
+// Cgroups lists the directories that bound the program, so that another process
+// can remove them if this one dies before Wait.
 func (c *Cmd) Cgroups() []string { return c.groups.dirs }
 
 func (c *Cmd) spec() wire.Spec {

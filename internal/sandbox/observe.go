@@ -23,12 +23,12 @@ import (
 )
 
 // observer answers the system calls that the program's seccomp filter hands
-// over: it looks at the path or address, reports what the policy does not
-// give, and always lets the call continue.
+// over: it inspects the path or address, reports what the policy does not
+// allow, and always lets the call continue.
 //
-// Continuing is safe because the observer never is what forbids: namespaces,
+// Continuing is safe because the observer never enforces the policy: namespaces,
 // Landlock and the empty network do. A program that changes the argument after
-// we read it (the race which makes USER_NOTIF unfit for enforcement) fools the
+// it was read (the race which makes USER_NOTIF unfit for enforcement) fools the
 // report, not the sandbox.
 type observer struct {
 	fd       int // the listener; owned
@@ -108,7 +108,7 @@ func (o *observer) run() {
 	}
 }
 
-// judge looks at one system call.
+// judge inspects one system call.
 func (o *observer) judge(n *notification) (Denial, bool) {
 	pid := int(n.pid)
 	if o.inner {

@@ -9,7 +9,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/scheduler/schedulertest"
 )
 
-var sizes = [][2]int{{1000, 10_000}, {10_000, 100_000}} // nodes, works
+var sizes = [][2]int{{1000, 10_000}, {10_000, 100_000}} // nodes, workloads
 
 // BenchmarkFull is a plan from nothing.
 func BenchmarkFull(b *testing.B) {
@@ -26,7 +26,7 @@ func BenchmarkFull(b *testing.B) {
 	}
 }
 
-// BenchmarkDelta is a cycle in which ten works end and ten others come.
+// BenchmarkDelta is a cycle in which ten workloads end and ten others come.
 func BenchmarkDelta(b *testing.B) {
 	delta(b, func(w scheduler.Workload) scheduler.Workload { return w })
 }
@@ -34,7 +34,7 @@ func BenchmarkDelta(b *testing.B) {
 // BenchmarkRoles is that where all gangs have roles.
 func BenchmarkRoles(b *testing.B) { delta(b, schedulertest.Roles) }
 
-// BenchmarkPreempt is that where works have priorities.
+// BenchmarkPreempt is that where workloads have priorities.
 func BenchmarkPreempt(b *testing.B) {
 	n := 0
 	delta(b, func(w scheduler.Workload) scheduler.Workload {

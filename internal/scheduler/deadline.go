@@ -10,9 +10,9 @@ import (
 // others wait for urgent ones.
 const urgentLead = 24 * time.Hour
 
-// urgentFrom is when a work must come first to be done by its deadline: it begins
+// urgentFrom is when a workload must come first to be done by its deadline: it begins
 // what is expected of it before, and a margin for what nobody knows, a quarter of
-// that and a minute. Of works that were submitted in time, who has least slack
+// that and a minute. Of workloads that were submitted in time, who has least slack
 // becomes urgent first. Of which nothing is expected has until half its time.
 func (w *Workload) urgentFrom() time.Time {
 	from := w.Due.Add(-w.Expected - w.Expected/4 - time.Minute)
@@ -34,7 +34,7 @@ func (w *Workload) urgent(now time.Time) bool {
 	return !w.Due.IsZero() && now.Before(w.hopeless()) && !now.Before(w.urgentFrom())
 }
 
-// standing is when a work counts as submitted in its line.
+// standing is when a workload counts as submitted in its line.
 func (s *State) standing(w *waiter) time.Time {
 	switch {
 	case w.hurries:
@@ -67,7 +67,7 @@ func (s *State) hasten() (changed []Workload) {
 	return changed
 }
 
-// nextTurn is when the next work becomes urgent or late; zero is never.
+// nextTurn is when the next workload becomes urgent or late; zero is never.
 func (s *State) nextTurn() time.Time {
 	if !s.turn.IsZero() {
 		return s.turn

@@ -24,7 +24,7 @@ type PoolForecast struct {
 // DryRun tells what the next step would give a workload, were nothing else to change.
 func (s *State) DryRun(work Workload) Forecast { return DryRun(s.World(), work) }
 
-// DryRun tells what a step gives a work that is submitted to a world. It is that step: the
+// DryRun tells what a step gives a workload that is submitted to a world. It is that step: the
 // same function decides, on a state of its own.
 func DryRun(world Delta, work Workload) Forecast {
 	var f Forecast
@@ -51,7 +51,7 @@ func DryRun(world Delta, work Workload) Forecast {
 	return f
 }
 
-// poolForecasts are what the pools have for a work that a step placed, or has wait.
+// poolForecasts are what the pools have for a workload that a step placed, or has wait.
 func (s *State) poolForecasts(w *waiter, at *Placement) (out []PoolForecast) {
 	most := 0
 	if at != nil {
@@ -87,7 +87,7 @@ func (s *State) poolForecasts(w *waiter, at *Placement) (out []PoolForecast) {
 	return out
 }
 
-// vacated is when those have left at the latest that leave for a work.
+// vacated is when those have left at the latest that leave for a workload.
 func (w *waiter) vacated() (at time.Time) {
 	for _, r := range w.preempts {
 		if left := r.LeavingSince.Add(r.Grace); left.After(at) {

@@ -10,14 +10,14 @@ import (
 // Workers above the least of a workload with EvictableWorkers are evicted one by one and in place: replicas of
 // a service, which lose nothing when there are fewer. Its least is never touched.
 
-// Eviction is a worker that was told to stop, while the others go on.
+// Eviction is a worker that is evicted, while the others continue.
 type Eviction struct {
 	Worker int       // which of them, as in Running.Nodes
 	Since  time.Time // zero is now
-	For    ID        // who gets its place
+	For    ID        // the workload that gets its capacity
 }
 
-// surplus is how many of its workers a running work gives up to others, as it is now.
+// surplus is how many of its workers a running workload gives up to others, as it is now.
 func (r *run) surplus() int {
 	if !r.EvictableWorkers || r.Preemptible || r.Leaving || len(r.Roles) > 0 {
 		return 0
@@ -55,7 +55,7 @@ func workersOf(r *run, n int) string {
 	return fmt.Sprintf("%d workers of %s", n, r.label())
 }
 
-// restoreEvictions takes in which workers of a work that starts were told to stop.
+// restoreEvictions takes in which workers of a workload that starts were told to stop.
 func (s *State) restoreEvictions(r *run) {
 	told := r.Evicted
 	r.Evicted = nil

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// fitCheck says whether a pool has room for the least that a work needs, while others are
+// fitCheck says whether a pool has room for the least that a workload needs, while others are
 // taken away to see and put back. It looks again only at rows where somebody was, for a
 // large gang may need thousands to leave.
 type fitCheck struct {
@@ -76,7 +76,7 @@ func (p *pool) fitCounts(kinds int) [][]int {
 	return out
 }
 
-// update takes in that a work's rows have more or less free.
+// update takes in that a workload's rows have more or less free.
 func (g *fitCheck) update(r *run) {
 	if r.pool != g.pool {
 		return

@@ -8,11 +8,11 @@ import (
 	"strconv"
 )
 
-// Where a worker goes decides what those who come later can use. As in FGD (Weng et
-// al., USENIX ATC 2023) it goes where the accelerators that typical requests could
-// use become least fewer. Typical is what waits and runs: who asks for the same
-// accelerators is of one kind, with the mean of what they ask for besides. Finer
-// kinds are no better, and under churn worse (docs/adr/0023).
+// The placement of a worker determines what later requests can use. As in FGD (Weng et
+// al., USENIX ATC 2023) it goes to the node where the number of accelerators that typical
+// requests can still use decreases least. Typical requests are those of waiting and running
+// workloads: requests for the same accelerators form one kind, with the mean of their other
+// resources. Finer kinds are no better, and worse under churn (docs/adr/0023).
 
 // maxTypical bounds the kinds that a pool keeps.
 const maxTypical = 32
@@ -25,7 +25,7 @@ type demand struct {
 	besides [accelerators]int64 // what they ask for besides, in sum
 }
 
-// countDemand adds n workers of a work to what is typical, sign times.
+// countDemand adds n workers of a workload to what is typical, sign times.
 func (s *State) countDemand(w *Workload, n int, sign int64) {
 	for _, r := range w.Parts(n) {
 		if len(r.Request.Accelerators) == 0 {

@@ -12,7 +12,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/resource"
 )
 
-// TestMix walks histories in which most works ask for accelerators and many nodes
+// TestMix walks histories in which most workloads ask for accelerators and many nodes
 // have room, so that where they go depends on what is typical: the incremental plan,
 // that from nothing and the reference's are the same.
 func TestMix(t *testing.T) {

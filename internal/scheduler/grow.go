@@ -1,6 +1,6 @@
 package scheduler
 
-// Growth is how many workers more a running work could have in its pool now, of
+// Growth is how many workers more a running workload could have in its pool now, of
 // those that it may have: none where somebody waits for the pool or for the same
 // limits, none in a delegated pool, where the room that others left is not known,
 // and none of a gang that says where its workers are, or has roles.

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// reclaimed is when a running work has to leave for others that wait for its idle
+// reclaimed is when a running workload has to leave for others that wait for its idle
 // accelerators; false is never.
 func (r *run) reclaimed() (time.Time, bool) {
 	can := r.Preemptible || r.queue.IdleEnd
@@ -18,13 +18,13 @@ func (r *run) reclaimed() (time.Time, bool) {
 	return r.Idle.Add(r.queue.IdleReclaim), true
 }
 
-// idles reports that a running work has accelerators to give back that w asks for.
+// idles reports that a running workload has accelerators to give back that w asks for.
 func (s *State) idles(w *waiter, r *run) bool {
 	at, ok := r.reclaimed()
 	return ok && !at.After(s.now) && w.known.wants(r)
 }
 
-// wants reports that a pending work requests accelerators of the kind that a running work
+// wants reports that a pending work requests accelerators of the kind that a running workload
 // has.
 func (k *shape) wants(r *run) bool {
 	for i := accelerators; i < len(k.total); i++ {
@@ -52,7 +52,7 @@ func (s *State) idlers(w *waiter, plan *Plan) (out []*run) {
 	return out
 }
 
-// Idle says of a running work whose accelerators are idle when it may have to leave;
+// Idle says of a running workload whose accelerators are idle when it may have to leave;
 // empty when it may stay.
 func (s *State) Idle(id ID) string {
 	r := s.running[id]

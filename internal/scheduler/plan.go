@@ -15,7 +15,7 @@ type Plan struct {
 	Wake time.Time
 }
 
-// Placement gives a work its place: all of its workers in one pool.
+// Placement gives a workload its place: all of its workers in one pool.
 type Placement struct {
 	Workload ID
 	Pool     string
@@ -27,7 +27,7 @@ type Placement struct {
 	Passed []Reason
 }
 
-// Preemption takes the place of a running work for one that waits, or from a node
+// Preemption takes the place of a running workload for one that waits, or from a node
 // in maintenance.
 type Preemption struct {
 	Workload, For ID     // For is empty for maintenance
@@ -35,7 +35,7 @@ type Preemption struct {
 	Ends          bool   // it is not preemptible: it ends for good
 }
 
-// Resize has a running work restart with another number of workers: its owner submits
+// Resize has a running workload restart with another number of workers: its owner submits
 // it again, with that Target. With Evict it does not restart: those workers stop, and the
 // others go on.
 type Resize struct {
@@ -45,7 +45,7 @@ type Resize struct {
 	Why           string
 }
 
-// Wait says why a work has no place.
+// Wait says why a workload has no place.
 type Wait struct {
 	// Possible is true when some pool could run it as the pools are now: it
 	// waits for capacity, time or quota, not for a change of configuration.

@@ -8,7 +8,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/resource"
 )
 
-// pool is a Pool with what running works use of it. Its rows are its nodes; a
+// pool is a Pool with what running workloads use of it. Its rows are its nodes; a
 // delegated pool has one row, the sum of its open nodes.
 type pool struct {
 	Pool
@@ -91,7 +91,7 @@ func (p *pool) anyOpen() bool {
 	return slices.ContainsFunc(p.Nodes, func(n Node) bool { return n.Closed == "" })
 }
 
-// take counts n workers of a running work on each of its rows; negative n gives
+// take counts n workers of a running workload on each of its rows; negative n gives
 // them back.
 func (p *pool) take(r *run, n int64) {
 	if p.Delegated {
@@ -163,7 +163,7 @@ func (p *pool) counts(w *waiter, i int, now time.Time, brief bool, most int) int
 	return n
 }
 
-// closes reports that a row closes before a work that starts now has ended, and it
+// closes reports that a row closes before a workload that starts now has ended, and it
 // is not one that saves and leaves.
 func (p *pool) closes(w *Workload, i int, now time.Time) bool {
 	if !p.windows || p.Delegated || w.Preemptible {
@@ -173,7 +173,7 @@ func (p *pool) closes(w *Workload, i int, now time.Time) bool {
 	return !at.IsZero() && (w.Timeout == 0 || now.Add(w.Timeout).After(at))
 }
 
-// shut reports that a work could not start even were the pool empty, because its
+// shut reports that a workload could not start even were the pool empty, because its
 // nodes close before it would have ended.
 func (p *pool) shut(w *waiter, now time.Time) bool {
 	if !p.windows || p.Delegated || w.Preemptible {
@@ -197,7 +197,7 @@ func (p *pool) shut(w *waiter, now time.Time) bool {
 	return p.most(w.known, counts) < w.least()
 }
 
-// brief reports that a work that starts now has ended before the one for whom
+// brief reports that a workload that starts now has ended before the one for whom
 // nodes are kept gets them.
 func (p *pool) brief(w *Workload, now time.Time) bool {
 	return p.kept != nil && !p.kept.at.IsZero() && w.Timeout > 0 && !now.Add(w.Timeout).After(p.kept.at)

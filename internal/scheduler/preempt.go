@@ -11,28 +11,28 @@ import (
 	"time"
 )
 
-// maxTries is how many kinds of works look for others to preempt, in vain, before those
-// behind them do by lot only: it is dear.
+// maxTries is how many kinds of workloads may search for victims without success in a step.
+// Later kinds search only with a decreasing probability, because a search is expensive.
 const maxTries = 16
 
-// again is how soon those may have better luck.
+// again is the time after which the kinds that may search are drawn anew.
 const again = 10 * time.Second
 
-// try is a kind of works: who asks for the same, in one queue, with one priority and
-// within the same limits, may preempt the same.
+// try is a kind of workloads: workloads with the same request, queue, priority and limits
+// may preempt the same victims.
 type try struct {
 	queue    *queue
 	shape    *shape
 	priority int
 	second   bool
 	ceilings [3]*ceiling
-	// Where nodes close: who may not be cut short there.
+	// Set only if nodes close for maintenance: they decide which workloads may start there.
 	timeout time.Duration
 	saves   bool
 }
 
-// found is what came of one of a kind: nobody is to leave for it, or enough leave already,
-// as long as nothing moves.
+// found is the result of a kind's search: no victims, or enough workloads are leaving
+// already. It is valid until moves changes.
 type found struct {
 	vain    bool
 	leaving []*run
@@ -50,25 +50,31 @@ func (w *waiter) attemptKind() try {
 	return out
 }
 
-// stuck is how long after its grace one that was told to leave counts as leaving.
+// stuck is how long after its grace period a preempted workload still counts as leaving.
 const stuck = 2 * time.Minute
 
-// leaves reports that r was told to leave and can be expected to.
+// leaves reports that r was preempted and is expected to end.
 func (r *run) leaves(now time.Time) bool {
 	return r.Leaving && now.Sub(r.LeavingSince) <= r.Grace+stuck
 }
 
-// preempt has others leave for w, where they may be: of one queue those of lower
-// priority, of other queues of its tree those that use more than the quotas on their way
-// up of what is short while w is within one on its own, and under Fair those whose
-// queue has more than its fair share even without them, while w's has less even
-// with it. Nobody leaves who is protected deeper than w would be within a quota: see protect.go. Under Tiresias who had enough leaves for who had not, and never the other
-// way round: in one queue whatever their priorities, and where its queue has borrowed.
-// Whoever leaves idle what w asks for does, wherever it is, before all others. Of the pools the one is taken where least work is lost, of the works in
-// it no more than are needed. It is w's turn then until it has its place.
+// preempt preempts victims for w, if any are permitted:
 //
-// Most who have a right to more find that enough leave already, or that nothing could help:
-// both are asked first, and once of each kind.
+//   - in w's queue, workloads of lower priority;
+//   - in other queues of the tree, workloads whose queues use more than the quotas on the
+//     path to the common ancestor, of the scarce resource, while w fits a quota on its path;
+//   - under Fair, workloads whose queue exceeds its fair share even without them, while w's
+//     queue stays below its share even with w;
+//   - under Tiresias, workloads of the second queue for those of the first, never the reverse:
+//     within one queue whatever their priorities, and where a queue has borrowed;
+//   - before all others, workloads in any queue whose accelerators are idle and requested by w.
+//
+// A victim is never protected deeper than w would fit a quota: see protect.go. The pool with
+// the least lost work is chosen, and no more victims than needed. w then keeps its rank until
+// it is placed.
+//
+// For most workloads enough victims are leaving already, or preemption would not help. Both
+// checks come first, once for each kind.
 func (s *State) preempt(w *waiter, plan *Plan) {
 	kind := w.attemptKind()
 	was, known := s.attempts[kind]
@@ -111,8 +117,8 @@ func (s *State) preempt(w *waiter, plan *Plan) {
 	w.preempts, w.into = slices.Concat(best.leaving, best.victims), best.pool
 }
 
-// awaits is who leaves already and makes room for w, in the first of its pools where they
-// are enough; nil when they are in none.
+// awaits returns the leaving workloads that make room for w, in the first of its pools where
+// they suffice; nil if there is no such pool.
 func (s *State) awaits(w *waiter) *eviction {
 	limited := s.allowed(w) < w.least()
 	if limited && !s.spare(w) {
@@ -126,7 +132,7 @@ func (s *State) awaits(w *waiter) *eviction {
 	return nil
 }
 
-// spare reports that w is within its limits once all have left that leave.
+// spare reports that w is within its limits once all leaving workloads have ended.
 func (s *State) spare(w *waiter) bool {
 	all := s.goers().all
 	count := func(n int64) {
@@ -142,8 +148,8 @@ func (s *State) spare(w *waiter) bool {
 	return s.allowed(w) >= w.least()
 }
 
-// dislodge is who has to leave for w, in the pool where least is lost; nil when nobody could
-// help, or it is not its turn to look.
+// dislodge returns the victims for w in the pool with the least lost work; nil if no victims
+// would help, or w may not search in this step.
 func (s *State) dislodge(w *waiter, kind try, plan *Plan) *eviction {
 	of := w.known.queue
 	if tree := of.tree(); tree.limited {
@@ -161,7 +167,7 @@ func (s *State) dislodge(w *waiter, kind try, plan *Plan) *eviction {
 	if len(victims) == 0 {
 		return nil
 	}
-	limited := s.allowed(w) < w.least() // then whoever has its quota helps, wherever it is
+	limited := s.allowed(w) < w.least() // then victims in any pool help that free its quota
 	in := map[*pool][]*run{}
 	if !limited {
 		for _, r := range victims {
@@ -186,7 +192,7 @@ func (s *State) dislodge(w *waiter, kind try, plan *Plan) *eviction {
 
 // drawn reports that a kind may look for others to preempt. After many in vain each may
 // with half the chance that those before it had, which the time decides: so
-// everybody's turn comes, and the same snapshot gives the same plan.
+// each kind searches eventually, and the same snapshot gives the same plan.
 func (s *State) drawn(kind try) bool {
 	over := s.vain - maxTries
 	if over < 0 {
@@ -196,13 +202,13 @@ func (s *State) drawn(kind try) bool {
 	return binary.BigEndian.Uint64(lot[:])>>(63-min(over/8, 62)) == 0
 }
 
-// goers are those who leave, and can be expected to.
+// goers are the leaving workloads that are expected to end.
 type goers struct {
 	all []*run // by ID
 	of  map[*pool][]*run
 }
 
-// goers finds them, once until another work is told to leave.
+// goers finds them; the result is kept until another workload is preempted.
 func (s *State) goers() goers {
 	if s.going.of != nil {
 		return s.going
@@ -221,7 +227,7 @@ func (s *State) goers() goers {
 	return out
 }
 
-// tell has a running work leave for another; for none when by is empty.
+// tell preempts a running workload for another; by is empty if it is for none.
 func (s *State) tell(r *run, by ID) {
 	r.Leaving, r.LeavingSince, r.LeavingFor = true, s.now, by
 	s.goes(r)
@@ -230,27 +236,27 @@ func (s *State) tell(r *run, by ID) {
 	}
 }
 
-// goes counts a running work with those who leave.
+// goes counts a running workload among the leaving ones.
 func (s *State) goes(r *run) {
 	s.leaving[r.ID], s.going = r, goers{}
 	s.moves++
 	r.queue.unprotect()
 	for of, free := range s.hope {
-		if r.pool != nil && r.queue.tree() != of { // nobody in it hoped for that
+		if r.pool != nil && r.queue.tree() != of { // its tree did not count on it
 			r.leave(free[r.pool], 1)
 		}
 	}
 }
 
-// patient reports that nobody leaves for the works of a queue. Who names none has
+// patient reports that the workloads of a queue preempt no others. One without a queue has
 // no priority over others there, but under Tiresias all are in two queues.
 func (s *State) patient(q *queue) bool {
 	return q.Patient && (q.Name != "" || s.policy != Tiresias)
 }
 
-// helped reports that somebody could leave for w at all: somebody does already, or
-// its tree has quotas to take back, its queue runs what has a lower priority, or
-// somebody leaves accelerators idle.
+// helped reports that there may be victims for w at all: workloads are leaving already,
+// its tree has quotas to reclaim, its queue runs workloads of lower priority, or
+// accelerators are idle.
 func (s *State) helped(w *waiter) bool {
 	q := w.known.queue
 	for id := range s.idle {
@@ -308,7 +314,7 @@ func (s *State) short(w *waiter) vector {
 	return k.total
 }
 
-// stoppable is a running work that may have to leave for another, or give up workers.
+// stoppable is a running workload that may be preempted for another, or give up workers.
 type stoppable struct {
 	*run
 	from   *queue // its own, at hand: all are looked at often
@@ -317,7 +323,7 @@ type stoppable struct {
 	evicts bool
 }
 
-// stoppable orders one by who loses least; those that give up workers lose nothing.
+// stoppable orders them by the work lost; those that give up workers lose none.
 func (s *State) stoppable(r *run) stoppable {
 	if r.surplus() > 0 {
 		return stoppable{run: r, from: r.queue, evicts: true}
@@ -337,7 +343,7 @@ func (a stoppable) compare(b stoppable) int {
 	return cmp.Or(cmp.Compare(btoi(b.evicts), btoi(a.evicts)), cmp.Compare(a.ID, b.ID))
 }
 
-// reaches reports that a running work that is told to stop can be expected to: one that
+// reaches reports that a running workload that is told to stop can be expected to: one that
 // starts now cannot yet, and a pool that is closed cannot be relied on.
 func (s *State) reaches(r *run) bool {
 	return r.pool != nil && r.pool.Closed == "" && r.Started.Before(s.now)
@@ -358,7 +364,7 @@ func (s *State) stoppables(of *queue) []stoppable {
 	}
 	if of.limited {
 		s.walk(of, look)
-	} else { // nobody borrows there
+	} else { // no queue borrows there
 		look(of)
 	}
 	slices.SortFunc(out, stoppable.compare)
@@ -402,14 +408,14 @@ func (s *State) hopes(of *queue) map[*pool][]vector {
 	return out
 }
 
-// hopeful reports that some pool would have room for w had all left who might.
+// hopeful reports that some pool would have room for w without all possible victims.
 func (s *State) hopeful(w *waiter, of *queue) bool {
 	hopes := s.hopes(of)
 	return slices.ContainsFunc(w.known.pools, func(p *pool) bool { return p.wouldFit(w, hopes[p], s.now) })
 }
 
-// candidates are those that w may preempt: who leaves accelerators idle first, then who
-// loses least.
+// candidates are the workloads that w may preempt: those with idle accelerators first, then
+// by the work lost.
 func (s *State) candidates(w *waiter, of *queue, plan *Plan) (victims []*run) {
 	add := func(r *run) {
 		switch {
@@ -476,7 +482,7 @@ func (s *State) reach(w *waiter, of *queue) int {
 	return level(q.within(w.known.total))
 }
 
-// eviction is who would have to leave a pool.
+// eviction is a set of victims in a pool.
 type eviction struct {
 	pool     *pool
 	leaving  []*run // already, and needed
@@ -489,9 +495,9 @@ func (e *eviction) compare(o *eviction) int {
 	return cmp.Or(cmp.Compare(e.priority, o.priority), cmp.Compare(e.lost, o.lost))
 }
 
-// evict finds who would have to leave for w to have room in p; nil when nobody
-// could help. It takes them away to see, and puts all back. Who is limited has had no
-// place for that, and who is not, because there is no room now.
+// evict finds the victims that make room for w in p; nil if no victims would help. It removes
+// them tentatively and restores them all. limited says that w waits because of a limit, not
+// because there is no room.
 func (s *State) evict(w *waiter, p *pool, limited bool, victims []*run, plan *Plan) *eviction {
 	leaving := s.goers().of[p]
 	if limited {
@@ -520,7 +526,7 @@ func (s *State) evict(w *waiter, p *pool, limited bool, victims []*run, plan *Pl
 			put(r, 1)
 		}
 	}()
-	// without puts back those that turn out not to be needed, dearest first.
+	// without restores victims that turn out not to be needed, the most expensive first.
 	without := func(all []*run, put func(*run, int64)) []*run {
 		var out []*run
 		for _, r := range slices.Backward(all) {
@@ -533,7 +539,7 @@ func (s *State) evict(w *waiter, p *pool, limited bool, victims []*run, plan *Pl
 		return out
 	}
 
-	// 1. Those that leave anyway.
+	// 1. Workloads that are leaving already.
 	for _, r := range leaving {
 		put(r, -1)
 		e.leaving = append(e.leaving, r)
@@ -598,7 +604,7 @@ func (s *State) evict(w *waiter, p *pool, limited bool, victims []*run, plan *Pl
 	return e
 }
 
-// stake is what those who would leave for w are protected by.
+// stake counts the protection of the victims for w.
 type stake struct {
 	s     *State
 	w     *waiter
@@ -607,14 +613,14 @@ type stake struct {
 	peers map[int]int // and of other queues, under Fair
 }
 
-// begin records the usage of w's queue before a work leaves for w.
+// begin records the usage of w's queue before a victim is removed for w.
 func (a *stake) begin() {
 	if a.s.policy == Fair {
 		a.base = a.s.share(a.w.known.queue, nil, 0)
 	}
 }
 
-// leaves counts one who would, n times.
+// leaves counts a victim, n times.
 func (a *stake) leaves(r *run, n int) {
 	q := a.w.known.queue
 	if !q.tree().limited || q.atTop() || a.s.idles(a.w, r) {
@@ -630,9 +636,9 @@ func (a *stake) leaves(r *run, n int) {
 	}
 }
 
-// upheld reports that w would be within a quota at least as deep as any of its own queue who leaves is protected.
-// Under Fair who would be within none lessens the share of its queue for nobody, and of
-// those within the same quota one leaves for one.
+// upheld reports that w fits a quota at least as deep as the protection of any victim of its
+// own queue. Under Fair, w beyond its quotas must not decrease the share of its queue, and
+// within the same quota one victim is replaced by one workload.
 func (a *stake) upheld() bool {
 	if a.own == nil {
 		return true
@@ -653,11 +659,11 @@ func (a *stake) upheld() bool {
 	return a.peers[mine] == 0 || a.peers[mine] == 1 && a.own[mine] == 0
 }
 
-// maxRowTries bounds on how many rows, or in how many domains, one looks for room by itself.
+// maxRowTries bounds the rows, or domains, that are searched one by one.
 const maxRowTries = 16
 
-// rowTurn reports that a work may look row by row: after some in vain each does with a
-// quarter of the chance, which the time decides as in drawn.
+// rowTurn reports that a workload may search row by row: after some searches without success,
+// each may with a probability of a quarter, which depends on the time as in drawn.
 func (s *State) rowTurn(w *waiter, plan *Plan) bool {
 	if s.vain < maxTries/4 {
 		return true
@@ -667,18 +673,18 @@ func (s *State) rowTurn(w *waiter, plan *Plan) bool {
 	return lot[0] < 64
 }
 
-// twin is works that may leave in each other's place: who is protected is the same after it.
+// twin is a set of interchangeable victims: preempting one or another leaves the same protection.
 type twin struct {
 	queue *queue
 	standard
 	total string
 }
 
-// rowwise looks for room on one row or in one domain after the other, where those who would
-// leave in their order are of too many: a queue gives no more back than it borrowed. Who is
-// protected may leave when one like it stays that is not, and is from then on.
+// rowwise searches for room row by row, or domain by domain, if the victims with the least
+// loss are spread over too many: a queue gives back no more than it borrowed. A protected
+// workload may be preempted if an equal unprotected one remains, which is protected from then on.
 func (s *State) rowwise(w *waiter, p *pool, victims []*run, take func([]*run, func(*run) bool) bool) bool {
-	// 1. Who may leave, and who may in the place of another.
+	// 1. Victims, and victims in place of an equal one.
 	k, spare, reclaims := w.known, map[twin]int{}, false
 	of := func(r *run) twin {
 		var total []byte
@@ -790,7 +796,7 @@ func (s *State) rowwise(w *waiter, p *pool, victims []*run, take func([]*run, fu
 	return false
 }
 
-// right is why one work may preempt another.
+// right is why one workload may preempt another.
 type right string
 
 const (
@@ -868,7 +874,7 @@ func (s *State) entitle(w *waiter, of *queue) (some bool) {
 	return some
 }
 
-// second reports that a running work is in the second queue of Tiresias.
+// second reports that a running workload is in the second queue of Tiresias.
 func (s *State) second(r *run) bool { return s.policy == Tiresias && r.whole == nil && r.second(s.now) }
 
 // cause is may in words.

@@ -9,7 +9,7 @@ import (
 )
 
 // TestTriesAreFair: who may take back what another queue has borrowed does so soon,
-// however many kinds of works before it want what may not leave yet.
+// however many kinds of workloads before it want what may not leave yet.
 func TestTriesAreFair(t *testing.T) {
 	cores := func(n int64) resource.Amount { return resource.Amount{CPU: resource.Cores(n)} }
 	began := start.Add(time.Hour)

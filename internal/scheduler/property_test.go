@@ -109,7 +109,7 @@ func drawRack(t *rapid.T) []string {
 }
 
 // drawChange is what becomes of a pool: its nodes move, come and go, and close. What
-// compute refuses to change under running work stays, and nodes mostly do on which some is.
+// compute refuses to change under running workload stays, and nodes mostly do on which some is.
 func drawChange(t *rapid.T, old Pool, on map[string]bool, now time.Time) Pool {
 	p := drawPool(t, old.Name)
 	if len(on) > 0 {
@@ -212,7 +212,7 @@ func drawWork(t *rapid.T, id ID, now time.Time) Workload {
 	}
 }
 
-// drawRoles draws none for most works, of the others some that ask for the same.
+// drawRoles draws none for most workloads, of the others some that ask for the same.
 func drawRoles(t *rapid.T) (roles []Role) {
 	for n := range max(rapid.IntRange(-6, 3).Draw(t, "roles"), 0) {
 		r := Role{Name: fmt.Sprint("r", n), Workers: rapid.IntRange(1, 3).Draw(t, "workers of a role"), Request: drawAmount(t, "role", 2)}
@@ -340,7 +340,7 @@ func TestPromises(t *testing.T) {
 	})
 }
 
-// dryRunHolds checks that what is said of a work is what becomes of it in the next step.
+// dryRunHolds checks that what is said of a workload is what becomes of it in the next step.
 func dryRunHolds(t *rapid.T, s *State, w Workload, now time.Time) {
 	f := s.DryRun(w)
 	plan := s.Step(Delta{Now: now, Submitted: []Workload{w}})
@@ -555,7 +555,7 @@ func (w *world) check(t *rapid.T, s *State, plan Plan, before Delta) {
 	}
 }
 
-// holds checks that no node holds more than may be handed over to it, once a work has its
+// holds checks that no node holds more than may be handed over to it, once a workload has its
 // place.
 func (w *world) holds(t *rapid.T, p Pool, pl Placement) {
 	for _, n := range spots(p) {
@@ -582,7 +582,7 @@ func within(asked, used, most resource.Amount) bool {
 	return true
 }
 
-// queue is that of a work; the zero Queue, whose works have nobody leave for them, where
+// queue is that of a workload; the zero Queue, whose workloads have nobody leave for them, where
 // it is not known.
 func (w *world) queue(k Workload) Queue {
 	if i := slices.IndexFunc(w.queues, func(q Queue) bool { return q.Name == k.Queue }); i >= 0 {
@@ -591,7 +591,7 @@ func (w *world) queue(k Workload) Queue {
 	return Queue{Patient: w.policy != Tiresias}
 }
 
-// limits checks that a work that starts is within all limits: what each queue uses is
+// limits checks that a workload that starts is within all limits: what each queue uses is
 // counted anew with it and without.
 func (w *world) limits(t *rapid.T, starts Running, now time.Time) {
 	without := newReference(w.delta(now))
@@ -667,7 +667,7 @@ func (w *world) strict(t *rapid.T, s *State, plan Plan, before Delta) {
 	}
 }
 
-// idles reports that a running work has to give back accelerators that another asks
+// idles reports that a running workload has to give back accelerators that another asks
 // for.
 func (w *world) idles(r Running, by Workload, now time.Time) bool {
 	i := slices.IndexFunc(w.queues, func(q Queue) bool { return q.Name == r.Queue })
@@ -677,7 +677,7 @@ func (w *world) idles(r Running, by Workload, now time.Time) bool {
 	return (r.Preemptible || r.EvictableWorkers || w.queues[i].IdleEnd) && r.amount().Accelerators["nvidia.com/gpu"] > 0 && by.Amount(by.least()).Accelerators["nvidia.com/gpu"] > 0
 }
 
-// much reports that a running work had 16 accelerator-hours, or core-hours of what
+// much reports that a running workload had 16 accelerator-hours, or core-hours of what
 // asks for no accelerator, since it last waited for a day.
 func much(r Running, now time.Time) bool {
 	all := r.Amount(max(r.Placed, 1))
@@ -743,10 +743,10 @@ func placements(p Plan) string {
 }
 
 // TestNobodyStarves: more is submitted all the time than fits, of all sizes, and
-// every work begins within what those before it can take.
+// every workload begins within what those before it can take.
 func TestNobodyStarves(t *testing.T) {
 	often(t)
-	const long = 6 * time.Minute // that a work takes at most
+	const long = 6 * time.Minute // that a workload takes at most
 	rapid.Check(t, func(t *rapid.T) {
 		s, now := &State{}, start
 		d := Delta{Now: now, Policy: mostly(t, "policy", 2, Fair, Fifo, Tiresias, Goodput), Queues: []Queue{{Name: "a", HalfLife: time.Minute}, {Name: "b", Weight: 2}}}
@@ -807,7 +807,7 @@ func TestNobodyStarves(t *testing.T) {
 // have ended that ran when it came. Small ones take what it does not need meanwhile.
 func TestUnknownEnds(t *testing.T) {
 	often(t)
-	const long = 6 // minutes that a work takes at most
+	const long = 6 // minutes that a workload takes at most
 	rapid.Check(t, func(t *rapid.T) {
 		p := Pool{Name: "home", Zone: "home", Isolation: Sandbox, Delegated: rapid.Bool().Draw(t, "delegated")}
 		for n := range rapid.IntRange(1, 4).Draw(t, "nodes") {

@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// Who may take a place from whom in a tree of quotas. Every queue below the top of a tree has a
-// quota: its own, and what the queues below it lend. A running work is protected at a queue when
-// the quota of that queue holds it, beside what is protected there before it: first what is
-// protected further down, then what cannot be told to leave, then what started earlier. A work that waits would be within the quota
-// of the queues for which there is room beside everything that runs there. It takes the place of
-// nobody who is protected deeper in the tree than it would be within a quota. So each preemption
-// raises what docs/design/scheduler.md calls the potential, and preemptions end.
+// Protection by quotas in a tree of queues. Every queue below the root of a tree has a quota: its
+// own, and what its child queues lend. A running workload is protected at a queue if it fits into
+// the queue's quota after the workloads before it: first those protected further down, then those
+// that cannot be preempted, then by start time. A waiting workload fits a quota if there is room
+// for it beside everything that runs there. It never preempts a workload that is protected deeper
+// in the tree than the waiting one fits. So each preemption increases the potential of
+// docs/design/scheduler.md, and preemption terminates.
 
 // fork is the lowest queue that is q or above it, and o or above it, and the queue right below
 // that on the way to o; nil where o is that queue.
@@ -78,7 +78,7 @@ func (q *queue) exceeds(o *queue, short vector) bool {
 	return false
 }
 
-// exceedsAlone reports that the works of q itself, without those of queues below it, use more
+// exceedsAlone reports that the workloads of q itself, without those of queues below it, use more
 // than its own quota of something that is short.
 func (q *queue) exceedsAlone(short vector) bool {
 	for i, x := range short {
@@ -94,7 +94,7 @@ func (q *queue) exceedsAlone(short vector) bool {
 	return false
 }
 
-// protector is the deepest queue at which a running work is protected; nil is nowhere.
+// protector is the deepest queue at which a running workload is protected; nil if none.
 func (s *State) protector(r *run) *queue {
 	if r.whole != nil {
 		r = r.whole
@@ -107,8 +107,8 @@ func (s *State) protector(r *run) *queue {
 	return nil
 }
 
-// protected are the works of q, and of the queues below it, that its quota holds. It is kept
-// until one of them starts, ends or is told to leave.
+// protected are the workloads of q, and of the queues below it, that its quota holds. It is kept
+// until one of them starts, ends or is preempted.
 func (s *State) protected(q *queue) map[*run]bool {
 	if q.protected == nil {
 		q.protected = s.protect(q)
@@ -147,7 +147,7 @@ func (s *State) protect(q *queue) map[*run]bool {
 	return out
 }
 
-// holds counts a running work among what q's quota holds, if it does. What is protected
+// holds counts a running workload among what q's quota holds, if it does. What is protected
 // further down always is: the quotas there are part of this one.
 func (q *queue) holds(r *run, deeper bool) bool {
 	v := r.stays()
@@ -168,10 +168,10 @@ func (q *queue) holds(r *run, deeper bool) bool {
 	return true
 }
 
-// goes reports that a running work may be told to leave, or to give up workers.
+// goes reports that a running workload may be preempted, or may give up workers.
 func (r *run) goes() bool { return r.Preemptible || r.EvictableWorkers }
 
-// stays is what a running work has without its workers that were told to stop.
+// stays is what a running workload has without its workers that were told to stop.
 func (r *run) stays() vector {
 	if len(r.going) == 0 {
 		return r.total
@@ -183,14 +183,14 @@ func (r *run) stays() vector {
 	return v
 }
 
-// unprotect forgets who is protected at a queue and above it.
+// unprotect discards the protected workloads of a queue and of its ancestors.
 func (q *queue) unprotect() {
 	for ; q != nil; q = q.up {
 		q.protected = nil
 	}
 }
 
-// standard is what works are compared by where one takes the place of another: under Tiresias
+// standard is what workloads are compared by where one takes the place of another: under Tiresias
 // who had less service counts more, then a higher priority.
 type standard struct {
 	first    bool
@@ -212,7 +212,7 @@ func (s *State) worth(q *queue) []standard {
 	return out
 }
 
-// spares reports that the quotas of the queues of some works, below those that are above q
+// spares reports that the quotas of the queues of some workloads, below those that are above q
 // too, still protect as much as before when these leave.
 func (s *State) spares(q *queue, leave []*run) bool {
 	var paths []*queue
@@ -244,7 +244,7 @@ func (s *State) spares(q *queue, leave []*run) bool {
 	return true
 }
 
-// owned is how many workers a work gets for which others left: it takes from them what is
+// owned is how many workers a workload gets for which others left: it takes from them what is
 // within the quota for which it could, and what it must have.
 func (s *State) owned(w *waiter, most int) int {
 	q := w.known.queue

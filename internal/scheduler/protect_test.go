@@ -41,13 +41,13 @@ func quotaQueue(name, parent string, quota int) Queue {
 	return q
 }
 
-// lab is a scheduler with works that nobody adds to or takes from: who must leave has saved
+// lab is a scheduler with workloads that nobody adds to or takes from: who must leave has saved
 // after a while, and waits again under another name, as an attempt does.
 type lab struct {
 	world   Delta
 	state   *State
 	now     time.Time
-	left    map[string]int // how often each work left, by its first name
+	left    map[string]int // how often each workload left, by its first name
 	names   map[ID]string
 	leaves  map[ID]time.Time
 	pending []Workload // have left, and are not in line yet
@@ -104,7 +104,7 @@ func (l *lab) run(cycles int, works ...Workload) (preempted []int) {
 	return preempted
 }
 
-// workers says how many each running work has, by its first name.
+// workers says how many each running workload has, by its first name.
 func (l *lab) workers() map[string]int {
 	out := map[string]int{}
 	for id, r := range l.state.running {
@@ -194,7 +194,7 @@ func TestReclaimOnFragments(t *testing.T) {
 	}
 }
 
-// TestQuotaOfWhoCannotLeave: where works beyond a quota cannot be told to leave, those that can do.
+// TestQuotaOfWhoCannotLeave: where workloads beyond a quota cannot be preempted, those that can do.
 func TestQuotaOfWhoCannotLeave(t *testing.T) {
 	l := newLab(Fifo, []Pool{gpuPool(8)}, []Queue{quotaQueue("lab", "", -1), quotaQueue("a", "lab", 4), quotaQueue("b", "lab", 4)})
 	l.run(2, gpuGang("goes", "a", 4, 1, 1))
@@ -207,7 +207,7 @@ func TestQuotaOfWhoCannotLeave(t *testing.T) {
 	}
 }
 
-// TestOverQuotaHasNobodyWithinLeave: by priority a work takes the place of those within their
+// TestOverQuotaHasNobodyWithinLeave: by priority a workload takes the place of those within their
 // queue's quota only when it is within it as well.
 func TestOverQuotaHasNobodyWithinLeave(t *testing.T) {
 	queues := []Queue{quotaQueue("lab", "", -1), quotaQueue("a", "lab", 4), quotaQueue("b", "lab", 4)}
@@ -245,8 +245,8 @@ func TestQuotasDoNotOverflow(t *testing.T) {
 	}
 }
 
-// TestPreemptionsEnd: in any tree of queues, with gangs, elastic and rigid works, under every
-// policy, preemptions end when nobody comes or goes, and soon; and nobody leaves for a work of another queue
+// TestPreemptionsEnd: in any tree of queues, with gangs, elastic and rigid workloads, under every
+// policy, preemptions end when nobody comes or goes, and soon; and nobody leaves for a workload of another queue
 // whom the quotas of its own queues protect.
 func TestPreemptionsEnd(t *testing.T) {
 	often(t)

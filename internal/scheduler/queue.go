@@ -10,7 +10,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/resource"
 )
 
-// Order says whether works of a queue may pass the first that waits.
+// Order says whether workloads of a queue may pass the first that waits.
 type Order string
 
 // The orders. Those behind the first of a strict queue wait with it; in another
@@ -36,13 +36,13 @@ type Queue struct {
 	Order        Order         // empty is BestEffort
 	// PerProject and PerUser limit what one of them may use of the queue at once.
 	PerProject, PerUser resource.Limit
-	// MinRuntime is how long its works run before they may be preempted.
+	// MinRuntime is how long its workloads run before they may be preempted.
 	MinRuntime time.Duration
-	// Patient queues have nobody leave for their works, but who is idle.
+	// The workloads of a Patient queue preempt no others, except idle ones.
 	Patient bool
-	// IdleReclaim is how long after Running.Idle a work has to leave for others that
-	// wait for its accelerators; 0 is never. With IdleEnd also one that is not
-	// preemptible, for good.
+	// IdleReclaim is how long after Running.Idle a workload is preempted for others that
+	// wait for its accelerators; 0 is never. With IdleEnd, a workload that is not
+	// preemptible is ended too, and not retried.
 	IdleReclaim time.Duration
 	IdleEnd     bool
 }
@@ -53,7 +53,7 @@ type Used struct {
 	Amount map[string]float64 `json:"amount"` // by name: "cpu" in thousandths of a core, "memory" in bytes
 }
 
-// queue is a Queue with what its works use, and its place in the tree.
+// queue is a Queue with what its workloads use, and its place in the tree.
 type queue struct {
 	Queue
 	up    *queue // the root of all for those at the top
@@ -362,7 +362,7 @@ func (s *State) Leaving() map[ID]time.Time {
 }
 
 // History is what past use counts of each queue with a half-life: with pools,
-// works and queues it makes a snapshot whole.
+// workloads and queues it makes a snapshot whole.
 func (s *State) History() map[string]Used {
 	out := map[string]Used{}
 	for name, q := range s.queues {
@@ -404,7 +404,7 @@ func (s *State) remember(history map[string]Used) {
 }
 
 // least is the queue below q, or q itself, that comes first under fair: where
-// works are left to look at, and of which the share is smallest.
+// workloads are left to look at, and of which the share is smallest.
 func (s *State) least(q *queue) *queue {
 	for q.line.at == len(q.line.works) {
 		var best *queue

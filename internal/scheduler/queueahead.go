@@ -2,10 +2,10 @@ package scheduler
 
 import "time"
 
-// queueAhead hands a work that found no room to the engine of a pool all the same, to wait
-// in the engine's own queue: so a node does not idle between two works. Where nodes are
-// kept for somebody, and while others leave for one, nobody is ahead. Nor is a gang on
-// named nodes: it would wait for the last of them.
+// queueAhead hands a workload without room to the engine of a pool, to wait in the engine's
+// own queue, so that a node does not idle between two workloads. It does not do so on reserved
+// nodes, nor while a preemption in the pool is in progress, nor for a gang on named nodes,
+// which would wait for the last of them.
 func (s *State) queueAhead(w *waiter, most int, plan *Plan) bool {
 	if w.known.kinds != nil || w.known.within != "" {
 		return false

@@ -138,7 +138,7 @@ func (r *reference) add(run Running) {
 	r.holders = append(r.holders, holder{queue: r.queue(run.Workload), project: run.Project, user: run.User, amount: run.amount(), real: true})
 }
 
-// leave takes in whom the plan tells to leave for a work, for maintenance when it is empty,
+// leave takes in whom the plan tells to leave for a workload, for maintenance when it is empty,
 // and says whom it may not tell.
 func (r *reference) leave(plan Plan, id ID) (wrong string) {
 	var who []ID
@@ -173,7 +173,7 @@ func (r *reference) leave(plan Plan, id ID) (wrong string) {
 	return wrong
 }
 
-// may reports that a work may have one leave that runs in another queue, as far as use
+// may reports that a workload may have one leave that runs in another queue, as far as use
 // says, were all gone who leave: its queue has borrowed, while the other has what is its own,
 // or a smaller share; or it had enough. Within one queue anybody may.
 func (r *reference) may(w Workload, run Running) bool {
@@ -269,8 +269,8 @@ func (r *reference) limited(q string) bool {
 	return false
 }
 
-// apart takes workers that were told to stop out of works that go on without them: each
-// is a work by itself that leaves.
+// apart takes workers that were told to stop out of workloads that go on without them: each
+// is a workload by itself that leaves.
 func apart(all []Running) (out []Running) {
 	for _, run := range all {
 		rest := run
@@ -309,12 +309,12 @@ type reference struct {
 	limits  map[string]bool // limits for which somebody waits
 }
 
-// holder has part of the quotas: a running work, or what is kept.
+// holder has part of the quotas: a running workload, or what is kept.
 type holder struct {
 	queue, project, user string
 	amount               resource.Amount
 	real                 bool
-	only                 string // a limit, or a queue for its own works: no other sees it
+	only                 string // a limit, or a queue for its own workloads: no other sees it
 }
 
 type nodesKept struct {
@@ -337,7 +337,7 @@ func (r *reference) parent(q string) string {
 	return p
 }
 
-// next is the work to look at.
+// next is the workload to look at.
 func (r *reference) next() *Workload {
 	var best *Workload
 	for i := range r.Submitted { // whose turn it is already
@@ -366,7 +366,7 @@ func (r *reference) before(a, b Workload) bool {
 		pa, pb := r.path(qa), r.path(qb)
 		for i := 0; ; i++ {
 			switch {
-			case i == len(pa): // a queue's own works come before those below it
+			case i == len(pa): // a queue's own workloads come before those below it
 				return true
 			case i == len(pb):
 				return false
@@ -386,7 +386,7 @@ func (r *reference) inLine(a, b Workload) int {
 	return cmp.Or(x.Compare(y), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.ID, b.ID))
 }
 
-// counts is when a work counts as submitted.
+// counts is when a workload counts as submitted.
 func (r *reference) counts(w Workload) time.Time {
 	start := w.Due.Add(-w.Expected*5/4 - time.Minute)
 	if w.Expected == 0 {
@@ -646,7 +646,7 @@ func (r *reference) mine(q, part string, empty bool) int64 {
 	return n
 }
 
-// hold keeps limits for a work that waits.
+// hold keeps limits for a workload that waits.
 func (r *reference) hold(w Workload) {
 	q, want := r.queue(w), w.Amount(w.least())
 	if !r.first[q] {
@@ -736,7 +736,7 @@ func asks(w Workload, n int) resource.Amount {
 	return all[n]
 }
 
-// held is what a running work has on a node.
+// held is what a running workload has on a node.
 func held(run Running, p Pool, node string) (sum resource.Amount) {
 	for n := range max(run.Placed, 1) {
 		if p.Delegated || n < len(run.Nodes) && run.Nodes[n] == node {
@@ -1121,7 +1121,7 @@ func (r *reference) keep(w Workload, p Pool) {
 	r.kept[p.Name] = k
 }
 
-// end is when a running work has left; false when nobody knows.
+// end is when a running workload has left; false when nobody knows.
 func (r *reference) end(run Running) (time.Time, bool) {
 	switch {
 	case run.Leaving && r.Now.Sub(run.LeavingSince) <= run.Grace+2*time.Minute, !run.Leaving && !run.Deadline.IsZero() && run.Deadline.Before(r.Now):

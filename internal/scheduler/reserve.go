@@ -18,7 +18,7 @@ type reservation struct {
 	misfit misfits // for those others
 }
 
-// ends is when the resources of a running work are free; false when unknown.
+// ends is when the resources of a running workload are free; false when unknown.
 func (r *run) ends(now time.Time) (time.Time, bool) {
 	switch {
 	case r.leaves(now):

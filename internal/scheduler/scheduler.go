@@ -19,7 +19,7 @@
 //     and, under Goodput, sizes.go.
 //   - dryrun.go: what a workload that is not submitted would get.
 //   - Plan is the answer: placements and preemptions in order (plan.go).
-//     State.Why explains in words, when asked, why a work still waits (why.go).
+//     State.Why explains in words, when asked, why a workload still waits (why.go).
 //
 // # Guarantees
 //
@@ -35,7 +35,7 @@
 // (EASY backfilling, Lifka 1995). Where no time-out says when it has room, all is kept
 // that those leave who must leave for it. So no work starves, however large, and nothing
 // idles that no work could use. What it needs of its queue's quota is kept for it
-// as well. A work that nothing can help keeps nothing from others.
+// as well. A workload that nothing can help keeps nothing from others.
 //
 // # Policies
 //
@@ -44,10 +44,10 @@
 // remembers; within a queue a point of priority counts as much as a minute of
 // waiting, so that everybody's turn comes. Tiresias: who had less than 16
 // accelerator-hours first, and the others leave for them; priority as under Fair.
-// Goodput: in line as under Fifo, and elastic works get as many workers as pay. Under
-// all, a work that must begin now to meet its deadline counts as submitted a day before.
+// Goodput: in line as under Fifo, and elastic workloads get as many workers as pay. Under
+// all, a workload that must begin now to meet its deadline counts as submitted a day before.
 //
-// Under all, a queue may say that its works leave when they leave accelerators idle
+// Under all, a queue may say that its workloads leave when they leave accelerators idle
 // and others wait for them.
 package scheduler
 
@@ -59,7 +59,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/resource"
 )
 
-// ID names a work: compute's workload identifier.
+// ID names a workload: compute's workload identifier.
 type ID string
 
 // Isolation is how far a pool keeps work apart from everything else.
@@ -130,7 +130,7 @@ type Pool struct {
 	Nodes []Node
 	// Levels name where nodes stand, outermost first: "fabric", "rack".
 	Levels []string
-	// PricePerHour is for a whole node; a work pays the share that Share gives.
+	// PricePerHour is for a whole node; a workload pays the share that Share gives.
 	PricePerHour float64
 	// Closed says in words why nothing may start here now; empty is open.
 	Closed string
@@ -182,7 +182,7 @@ type Workload struct {
 	Within  string
 	PerNode int
 	InPlace bool // wants the files of the server: no remote pool
-	// Preemptible works save what they did and wait again when they are stopped.
+	// Preemptible workloads save what they did and wait again when they are stopped.
 	Preemptible bool
 	// EvictableWorkers marks workloads that give up workers above their least to others that may have
 	// them, one by one, while the rest go on: replicas of a service. They keep the least.
@@ -236,7 +236,7 @@ func (w *Workload) label() string {
 	return string(w.ID)
 }
 
-// Running is a work that has its place.
+// Running is a workload that has its place.
 type Running struct {
 	Workload
 	Pool     string

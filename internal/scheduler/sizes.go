@@ -14,7 +14,7 @@ import (
 // Under Goodput an elastic work gets as many workers as pay, by goodput.Plan, and
 // another number later where that repays a restart.
 const (
-	// settle is the least time between two sizes of a work: it restarts at most four
+	// settle is the least time between two sizes of a workload: it restarts at most four
 	// times an hour for another one.
 	settle = 15 * time.Minute
 	// startup is what a restart is taken to cost of which nothing is known, besides
@@ -24,7 +24,7 @@ const (
 	planned = 256
 )
 
-// elastic reports that a work may have another number of workers.
+// elastic reports that a workload may have another number of workers.
 func (w *Workload) elastic() bool { return len(w.Roles) == 0 && w.most() > w.least() }
 
 // speeds are those of least workers and more, in terms of least. What nothing is
@@ -42,7 +42,7 @@ func (w *Workload) speed(n int) float64 {
 	return all[min(max(n-w.least(), 0), len(all)-1)]
 }
 
-// sizable reports that a running work may get another number of workers in this step.
+// sizable reports that a running workload may get another number of workers in this step.
 func (s *State) sizable(r *run) bool {
 	return r.elastic() && r.Preemptible && !r.Leaving && len(r.Speed) > 0 && r.pool != nil && !r.pool.Delegated && r.pool.Closed == "" &&
 		r.together() == "" && r.PerNode == 0 && !r.Started.IsZero() && !r.Started.Add(settle).After(s.now)
@@ -67,7 +67,7 @@ func (s *State) repays(r *run, n int) bool {
 	return r.speed(n)*ran/(ran+s.restarts(r).Seconds()) > r.speed(r.placed())
 }
 
-// unit is the part of a vector that a work is divided by: its accelerators, or cores.
+// unit is the part of a vector that a workload is divided by: its accelerators, or cores.
 func unit(v vector) int {
 	for i := accelerators; i < len(v); i++ {
 		if v[i] > 0 {
@@ -80,7 +80,7 @@ func unit(v vector) int {
 // device names a part of a pool: what goodput takes for a device.
 func (s *State) device(p *pool, part int) string { return p.Name + "\x00" + s.names.name(part) }
 
-// sized is how many workers, of those that it may have, a work gets when it starts.
+// sized is how many workers, of those that it may have, a workload gets when it starts.
 func (s *State) sized(w *waiter, most int) int {
 	switch {
 	case s.policy != Goodput || !w.elastic() || w.EvictableWorkers:
@@ -91,7 +91,7 @@ func (s *State) sized(w *waiter, most int) int {
 	return min(most, max(s.wanted()[w.ID], w.least()))
 }
 
-// wanted is how many workers works should have, found once in a step.
+// wanted is how many workers workloads should have, found once in a step.
 func (s *State) wanted() map[ID]int {
 	if s.sizes == nil {
 		s.sizes = s.sizesByPlan()
@@ -99,7 +99,7 @@ func (s *State) wanted() map[ID]int {
 	return s.sizes
 }
 
-// sizesByPlan is how many workers works should have, by a plan over what pools have free,
+// sizesByPlan is how many workers workloads should have, by a plan over what pools have free,
 // what those hold that may change, and what is about to be free; of those who run and
 // may change, and those who wait.
 func (s *State) sizesByPlan() map[ID]int {
@@ -190,9 +190,9 @@ func (p *pool) spare(part int, device string, s *State, changes map[ID]bool) []g
 	return out
 }
 
-// resize has works restart with another number of workers: with fewer where that
+// resize has workloads restart with another number of workers: with fewer where that
 // makes room for the first that waits in their pool and is worth more, with more
-// where there is capacity without pending works.
+// where there is capacity without pending workloads.
 func (s *State) resize(plan *Plan) {
 	if s.policy != Goodput {
 		return
@@ -217,7 +217,7 @@ func (s *State) resize(plan *Plan) {
 		if n <= r.placed() || !s.repays(r, n) {
 			continue
 		}
-		// No other work may grow into the same.
+		// No other workload may grow into the same.
 		t := &run{Running: Running{Workload: r.Workload, Placed: n - r.placed()}, request: r.request, rows: rows[:n-r.placed()], queue: r.queue, ceilings: r.ceilings, pool: r.pool}
 		_, t.total = s.asked(&r.Workload, t.Placed)
 		s.hold(t, 1)
@@ -232,13 +232,13 @@ func (s *State) resize(plan *Plan) {
 	}
 }
 
-// change has a work restart with n workers.
+// change has a workload restart with n workers.
 func (s *State) change(r *run, n int, by ID, why string, plan *Plan) {
 	plan.Resize = append(plan.Resize, Resize{Workload: r.ID, For: by, Workers: n, Why: why})
 	s.tell(r, by)
 }
 
-// yields has works of a pool go on with fewer workers, so that the one for which it
+// yields has workloads of a pool go on with fewer workers, so that the one for which it
 // keeps nodes has its place beside them; false when the plan or the nodes do not
 // give that, or others leave for it already.
 func (s *State) yields(p *pool, plan *Plan) bool {
@@ -294,7 +294,7 @@ func (s *State) yields(p *pool, plan *Plan) bool {
 	return true
 }
 
-// sizeOf is the size that the plan gives a running work: at least its least.
+// sizeOf is the size that the plan gives a running workload: at least its least.
 func (s *State) sizeOf(r *run) int { return max(s.wanted()[r.ID], r.least()) }
 
 // beside reports that w, and then others at their new sizes, have room in a pool.

@@ -29,7 +29,7 @@ type State struct {
 	idle    map[ID]bool // those of running whose accelerators are idle
 	shapes  map[string]*shape
 	demands map[string]*demand // of what waits and runs
-	age     int                // grows when what is known of works no longer holds
+	age     int                // grows when what is known of workloads no longer holds
 
 	dated map[ID]bool // those of waiting that have a deadline
 	turn  time.Time   // when the next of them becomes urgent, or late; zero is never
@@ -45,13 +45,13 @@ type State struct {
 	going    goers                         // see goers
 	hope     map[*queue]map[*pool][]vector // see hopes
 	stops    map[*queue][]stoppable        // see stoppables
-	seen     int                           // works looked at
+	seen     int                           // workloads looked at
 	step     int                           // the number of this one
-	longest  time.Duration                 // that a work may take that has ended before nodes are needed that are kept
+	longest  time.Duration                 // that a workload may take that has ended before nodes are needed that are kept
 	sizes    map[ID]int                    // see wanted; nil until somebody asks
 }
 
-// waiter is a work in line. A step looks at all of them: what it looks at comes first.
+// waiter is a workload in line. A step looks at all of them: what it looks at comes first.
 type waiter struct {
 	known   *known
 	age     int  // of the state when that was found
@@ -67,7 +67,7 @@ type waiter struct {
 	Workload
 }
 
-// run is a work that has its place.
+// run is a workload that has its place.
 type run struct {
 	Running
 	request  vector // of each worker, without roles
@@ -89,7 +89,7 @@ type run struct {
 
 func (r *run) placed() int { return max(r.Placed, 1) }
 
-// known is what the state found about a work that depends on no other work.
+// known is what the state found about a workload that depends on no other workload.
 type known struct {
 	*shape
 	queue    *queue
@@ -97,7 +97,7 @@ type known struct {
 	never    string // the limit that is smaller than the request, in words
 }
 
-// shape is what all works that ask for the same have in common.
+// shape is what all workloads that ask for the same have in common.
 type shape struct {
 	key         string
 	request     vector // of each worker, without roles
@@ -112,7 +112,7 @@ type shape struct {
 	full        int      // the last step in which all were found full, and kept
 }
 
-// line is works in their order, of a queue or of all.
+// line is workloads in their order, of a queue or of all.
 type line struct {
 	works []*waiter
 	at    int  // of the next to look at in this step
@@ -173,7 +173,7 @@ func (s *State) apply(d Delta) {
 }
 
 // remake takes in other pools, queues, quotas and policies: what was found of
-// works is forgotten, and what running ones use is counted anew.
+// workloads is forgotten, and what running ones use is counted anew.
 func (s *State) remake(d Delta) {
 	pools := len(d.Pools)+len(d.RemovedPools) > 0
 	policy := d.Policy != "" && d.Policy != s.policy
@@ -307,7 +307,7 @@ func named(all map[string]bool) names {
 	return n
 }
 
-// lineOf is where a work waits: in one line for all, or in that of its queue.
+// lineOf is where a workload waits: in one line for all, or in that of its queue.
 func (s *State) lineOf(w *Workload) *line {
 	if s.policy != Fair {
 		return &s.top.line
@@ -315,7 +315,7 @@ func (s *State) lineOf(w *Workload) *line {
 	return &s.queueOf(w).line
 }
 
-// queueOf is the queue of a work; one that names none, or one that is gone,
+// queueOf is the queue of a workload; one that names none, or one that is gone,
 // belongs to that of all.
 func (s *State) queueOf(w *Workload) *queue {
 	if q := s.queues[w.Queue]; q != nil {
@@ -324,7 +324,7 @@ func (s *State) queueOf(w *Workload) *queue {
 	return s.queues[""]
 }
 
-// reline puts works into their lines.
+// reline puts workloads into their lines.
 func (s *State) reline(submitted []Workload) {
 	added := map[*line][]*waiter{}
 	for i := range submitted {
@@ -339,7 +339,7 @@ func (s *State) reline(submitted []Workload) {
 	}
 }
 
-// add merges works into a line.
+// add merges workloads into a line.
 func (l *line) add(works []*waiter, rank func(a, b *waiter) int) {
 	old := l.works
 	if len(old) == 0 || rank(old[len(old)-1], works[0]) < 0 {
@@ -357,7 +357,7 @@ func (l *line) add(works []*waiter, rank func(a, b *waiter) int) {
 	l.works = append(append(l.works, old...), works...)
 }
 
-// aging is how much later a work may be submitted for each point of priority and
+// aging is how much later a workload may be submitted for each point of priority and
 // still come first, under Fair and Tiresias.
 const aging = time.Minute
 
@@ -404,7 +404,7 @@ func (s *State) leave(id ID) {
 	}
 }
 
-// start gives a work its place.
+// start gives a workload its place.
 func (s *State) start(r *run) {
 	s.moves++
 	s.leave(r.ID)
@@ -435,7 +435,7 @@ func (s *State) start(r *run) {
 	s.restoreEvictions(r)
 }
 
-// locate finds the rows of a running work's nodes.
+// locate finds the rows of a running workload's nodes.
 func (s *State) locate(r *run) {
 	r.rows, r.requests = nil, nil
 	if r.pool == nil || r.pool.Delegated {
@@ -455,7 +455,7 @@ func (s *State) locate(r *run) {
 	}
 }
 
-// hold counts what a running work has against everything that limits others, but
+// hold counts what a running workload has against everything that limits others, but
 // shares; n is 1, or −1 to give it back.
 func (s *State) hold(r *run, n int64) {
 	if r.pool != nil {
@@ -466,7 +466,7 @@ func (s *State) hold(r *run, n int64) {
 	}
 }
 
-// ceilings are the limits on a work's project and user.
+// ceilings are the limits on a workload's project and user.
 func (s *State) ceilings(w *Workload, q *queue) []*ceiling {
 	var out []*ceiling
 	limit := func(key, who string, most resource.Limit) {
@@ -489,7 +489,7 @@ func (s *State) ceilings(w *Workload, q *queue) []*ceiling {
 	return out
 }
 
-// know finds what pools, queues and limits have to say of a work, once.
+// know finds what pools, queues and limits have to say of a workload, once.
 func (s *State) know(w *waiter) *known {
 	if w.known != nil && w.age == s.age {
 		return w.known
@@ -500,14 +500,14 @@ func (s *State) know(w *waiter) *known {
 	return w.known
 }
 
-// shapeOf finds what pools think of a work, once for all that ask for the same.
+// shapeOf finds what pools think of a workload, once for all that ask for the same.
 func (s *State) shapeOf(w *Workload) *shape {
 	key := shapeKey(w)
 	if known := s.shapes[key]; known != nil {
 		return known
 	}
 	if len(s.shapes) > 2*len(s.waiting)+16 {
-		clear(s.shapes) // most of them are of works long gone
+		clear(s.shapes) // most of them are of workloads long gone
 	}
 	out := &shape{key: key, within: w.together()}
 	out.request, out.total = s.asked(w, w.least())

@@ -5,18 +5,18 @@ import "github.com/falaj-ml/falaj/internal/resource"
 // QueueStatus is how a queue stood after the last step.
 type QueueStatus struct {
 	Queue
-	Used     resource.Amount // by its works and those of the queues below it
+	Used     resource.Amount // by its workloads and those of the queues below it
 	Nominal  resource.Amount // its own quota, and what queues below lend it
 	Left     resource.Amount // what it may still use of what is limited, borrowed too
 	Borrowed resource.Amount // more than nominal
 	Share    float64         // the dominant share that Fair goes by
-	Running  int             // works in it and below
+	Running  int             // workloads in it and below
 	Waiting  int
-	First    string // who waits for it, or first of all in it; empty when nobody waits
+	First    string // the workload that waits for it, or the first in it; empty if none waits
 }
 
 // Queues tells how all queues stand, by path: a queue comes before those below
-// it. The queue of all who name none is the first, without a name.
+// it. The queue of workloads without a queue is the first, without a name.
 func (s *State) Queues() []QueueStatus {
 	if s.top == nil {
 		return nil

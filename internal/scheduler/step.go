@@ -60,13 +60,13 @@ func (s *State) begun() []*waiter {
 	return out
 }
 
-// consider gives a work its place, or keeps for it what it will need.
+// consider gives a workload its place, or keeps for it what it will need.
 func (s *State) consider(w *waiter, plan *Plan) {
 	k := s.know(w)
 	s.seen++
 	w.order, w.preempts, w.into = s.seen, nil, nil
 
-	// 3. Admit. A work that may run nowhere, never or not yet keeps nothing from others.
+	// 3. Admit. A workload that may run nowhere, never or not yet keeps nothing from others.
 	if len(k.pools) == 0 || k.never != "" || k.queue.stopped {
 		return
 	}
@@ -221,7 +221,7 @@ func (s *State) allowed(w *waiter) int {
 	return int(n)
 }
 
-// fit places a work in the cheapest pool that has room.
+// fit places a workload in the cheapest pool that has room.
 func (s *State) fit(w *waiter, most int, plan *Plan) bool {
 	for _, p := range w.known.pools {
 		rows := p.room(w, most, s.now)
@@ -234,7 +234,7 @@ func (s *State) fit(w *waiter, most int, plan *Plan) bool {
 	return false
 }
 
-// place gives a work rows of a pool, one for each worker.
+// place gives a workload rows of a pool, one for each worker.
 func (s *State) place(w *waiter, p *pool, rows []int, plan *Plan) {
 	r := &run{Running: Running{Workload: w.Workload, Pool: p.Name, Placed: len(rows), Nodes: p.nodes(rows), Started: s.now}}
 	if w.Timeout > 0 {
@@ -253,7 +253,7 @@ func (s *State) place(w *waiter, p *pool, rows []int, plan *Plan) {
 	plan.Place = append(plan.Place, Placement{Workload: w.ID, Pool: p.Name, Workers: len(rows), Nodes: r.Nodes, Passed: w.known.refused})
 }
 
-// keep keeps of the limits what a work needs from those behind it, if nobody
+// keep keeps of the limits what a workload needs from those behind it, if nobody
 // before it waits there. What is within its queue's nominal quota is kept from
 // everybody, what it would borrow from its own queue only. Nominal is the quota of the queue, or of
 // one above it below the top of the tree.

@@ -8,15 +8,16 @@ import (
 	"github.com/falaj-ml/falaj/internal/resource"
 )
 
-// Under Tiresias (Gu et al., NSDI 2019) works wait in two queues by the service that
-// they attained, because sizes have heavy tails: who had much will want much more.
+// Under Tiresias (Gu et al., NSDI 2019) pending workloads are in two queues by their attained
+// service, because sizes have heavy tails: a workload with much service needs much more.
 const (
-	// enough is the service, in accelerator-seconds, with which a work is in the
+	// enough is the service, in accelerator-seconds, with which a workload is in the
 	// second queue: 16 hours, as in the simulator of Pollux.
 	enough = 16 * 3600.0
-	// behind is how much later works of the second queue count as submitted, so that
-	// their turn comes. Who waited so long has had nothing once it starts, and may have
-	// as much again before it must leave for others (the paper's PromoteKnob).
+	// behind is how much later workloads of the second queue count as submitted, so that
+	// they do not starve. After so long a wait, the attained service of a workload counts as
+	// zero when it starts, and it may attain as much again before it is preempted for others
+	// (the paper's PromoteKnob).
 	behind = 24 * time.Hour
 )
 
@@ -32,7 +33,7 @@ func width(a resource.Amount) float64 {
 	return float64(n)
 }
 
-// second reports that a work that waits does so in the second queue.
+// second reports that a pending workload is in the second queue.
 func (w *Workload) second() bool { return w.Served >= enough }
 
 // served is the service that counts of what it had before.
@@ -43,7 +44,7 @@ func (r *Running) served() float64 {
 	return r.Served
 }
 
-// Attained is the service that counts of a running work by a time: accelerator-seconds,
+// Attained is the service that counts of a running workload by a time: accelerator-seconds,
 // or core-seconds of what asks for no accelerator.
 func (r *Running) Attained(until time.Time) float64 {
 	if r.Started.IsZero() || until.Before(r.Started) {
@@ -52,7 +53,7 @@ func (r *Running) Attained(until time.Time) float64 {
 	return r.served() + width(r.amount())*until.Sub(r.Started).Seconds()
 }
 
-// demoted is when a running work drops to the second queue; false is never.
+// demoted is when a running workload is demoted to the second queue; false is never.
 func (r *Running) demoted() (time.Time, bool) {
 	left, wide := enough-r.served(), width(r.amount())
 	switch {
@@ -64,13 +65,13 @@ func (r *Running) demoted() (time.Time, bool) {
 	return r.Started.Add(time.Duration(math.Ceil(left / wide * float64(time.Second)))), true
 }
 
-// second reports that a running work has had enough.
+// second reports that a running workload has attained enough for the second queue.
 func (r *Running) second(now time.Time) bool {
 	at, ok := r.demoted()
 	return ok && !now.Before(at)
 }
 
-// service says how much a work had, in words.
+// service is a workload's attained service, in words.
 func (w *Workload) service(seconds float64) string {
 	what := "core"
 	for _, n := range w.Amount(w.least()).Accelerators {
@@ -81,7 +82,7 @@ func (w *Workload) service(seconds float64) string {
 	return fmt.Sprintf("%.1f %s-hours", math.Floor(seconds/360)/10, what)
 }
 
-// demotion says that a work waits in the second queue; false when it does not.
+// demotion says that a workload waits in the second queue; false if it does not.
 func (s *State) demotion(w *waiter) (Reason, bool) {
 	if s.policy != Tiresias || !w.second() {
 		return Reason{}, false

@@ -8,7 +8,7 @@ import (
 )
 
 // vector is an amount as bare numbers, for the inner loops: CPU, memory, its
-// bandwidth, then one for each accelerator that a pool, a queue or a running work
+// bandwidth, then one for each accelerator that a pool, a queue or a running workload
 // names. What is beyond its end is zero.
 type vector []int64
 

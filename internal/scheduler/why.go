@@ -11,7 +11,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/resource"
 )
 
-// Why says why a work waited in the last step; false when it does not wait.
+// Why says why a workload waited in the last step; false when it does not wait.
 func (s *State) Why(id ID) (Wait, bool) {
 	w := s.waiting[id]
 	if w == nil {
@@ -20,7 +20,7 @@ func (s *State) Why(id ID) (Wait, bool) {
 	return s.why(w), true
 }
 
-// WaitCodes counts the works that wait by the code of the first reason, of so many at most.
+// WaitCodes counts the workloads that wait by the code of the first reason, of so many at most.
 func (s *State) WaitCodes(most int) map[Code]int {
 	counts := map[Code]int{}
 	for _, w := range s.waiting {
@@ -71,7 +71,7 @@ func (s *State) waits(w *waiter) Wait {
 	return s.leavers(w, wait)
 }
 
-// leavers adds who is leaving for a work.
+// leavers adds who is leaving for a workload.
 func (s *State) leavers(w *waiter, wait Wait) Wait {
 	var names []string
 	workers := map[*run]int{}
@@ -207,7 +207,7 @@ func (s *State) lacks(want, have vector, where string) string {
 	return words(s.names.amount(want).Lacks(s.names.amount(have)), where)
 }
 
-// refusal says why a pool that a work asks for may not take it however empty it
+// refusal says why a pool that a workload asks for may not take it however empty it
 // is; true when it may.
 func (s *State) refusal(w *Workload, p *pool, of *shape) (Reason, bool) {
 	no := func(code Code, format string, args ...any) (Reason, bool) {
@@ -333,7 +333,7 @@ func words(lacks []string, where string) string {
 	return strings.Join(out, ", ")
 }
 
-// impossible explains a work that no pool may take; an accelerator that nobody
+// impossible explains a workload that no pool may take; an accelerator that nobody
 // has is said once rather than per pool.
 func (s *State) impossible(w *Workload, shape *shape) []Reason {
 	if len(s.pools) == 0 {
@@ -453,7 +453,7 @@ func (p *pool) bare(w *waiter, now time.Time, all bool) int {
 	return best
 }
 
-// nextToFinish names the running work of a pool with the earliest deadline;
+// nextToFinish names the running workload of a pool with the earliest deadline;
 // without deadlines it names the first started, and does not promise.
 func (p *pool) nextToFinish() string {
 	var first *run

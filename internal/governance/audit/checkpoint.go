@@ -132,8 +132,8 @@ func parseTree(size, root string) (tlog.Tree, error) {
 	return tlog.Tree{N: n, Hash: h}, nil
 }
 
-// Witness is the second place that keeps signed checkpoints, out of reach of who
-// can change the database: another disk, another host. Safe for concurrent use.
+// Witness keeps a second copy of the signed checkpoints, out of reach of users
+// who can change the database: another disk, another host. Safe for concurrent use.
 type Witness interface {
 	// Append keeps a checkpoint; durable when it returns nil.
 	Append(ctx context.Context, checkpoint []byte) error
@@ -286,7 +286,7 @@ func (c *CheckpointFile) Last(context.Context) ([]byte, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fault.Wrap(err, "open the checkpoints in the second place")
+		return nil, fault.Wrap(err, "open the checkpoints of the witness")
 	}
 	defer f.Close()
 	info, err := f.Stat()
@@ -308,7 +308,7 @@ func (c *CheckpointFile) Last(context.Context) ([]byte, error) {
 	}
 	if info.Size() > tail {
 		return nil, fault.New(fault.Conflict, "the end of %s holds no checkpoint", c.path).
-			WithHint("The second place was damaged or changed: restore it from its own backup.")
+			WithHint("The witness was damaged or changed: restore it from its own backup.")
 	}
 	return nil, nil
 }

@@ -293,7 +293,7 @@ func trailerCount(text string) string {
 }
 
 // finishProject finds the erasures, and compares the checkpoint with those of the same
-// size in the second place: others lead to trees that this export does not show.
+// size at the witness: others lead to trees that this export does not show.
 func (v *verification) finishProject(c Checkpoint) error {
 	if err := v.nameBlanks(); err != nil {
 		return err
@@ -305,7 +305,7 @@ func (v *verification) finishProject(c Checkpoint) error {
 		case superseded(v.accepted, w.Checkpoint):
 			v.report.Superseded++
 		default:
-			return &problem{entry: -1, what: fmt.Sprintf("the log was forked: the second place has another checkpoint of %d entries", w.Size)}
+			return &problem{entry: -1, what: fmt.Sprintf("the log was forked: the witness has another checkpoint of %d entries", w.Size)}
 		}
 	}
 	return nil

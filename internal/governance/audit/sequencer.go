@@ -34,7 +34,7 @@ const (
 	keyOwner      = "audit-log" // scope of the key that seals the signing key
 	batchLeaves   = 1000        // per transaction
 	roundTimeout  = 30 * time.Second
-	keepEvery     = 5 * time.Second // between checkpoints in the second place when nobody asks
+	keepEvery     = 5 * time.Second // between checkpoints of the witness unless one is requested
 	loopPrincipal = "audit-sequencer"
 	actionAccept  = "audit.accept_rollback"
 )
@@ -55,7 +55,7 @@ func Contradicted(err error) bool { return errors.Is(err, errContradicted) }
 
 const (
 	hintChanged  = "Find out who wrote to the database, keep a copy as evidence, and restore it from its backup. If that is not possible, resume with `falaj audit accept-rollback --reason TEXT`: the finding stays visible permanently."
-	hintOtherLog = "The second place belongs to another installation or was changed, or it belongs to another database. Give this log a place of its own, or restore the right database."
+	hintOtherLog = "The witness belongs to another installation or was changed, or it belongs to another database. Set audit.checkpoints to a file of this log alone, or restore the right database."
 	hintOlder    = "Restore the newest copy of the database. If that is not possible, resume with `falaj audit accept-rollback --reason TEXT`: the gap stays visible permanently."
 )
 
@@ -77,7 +77,7 @@ type Config struct {
 	Sealer     Sealer
 	Objects    Objects       // for archived entries; nil: none are archived
 	JournalDir string        // of all FileJournals of this host; may be empty
-	Witness    Witness       // the second place for checkpoints; nil: none, which Status says
+	Witness    Witness       // nil if there is none, which Status reports
 	Interval   time.Duration // between rounds of the loop; default 500 ms, at most 1 s
 	Logger     *slog.Logger  // nil: silent
 
@@ -102,9 +102,9 @@ type Sequencer struct {
 	public   string
 
 	round     sync.Mutex // one round at a time in this process
-	checked   bool       // under round: the second place agrees
-	kept      int64      // under round: size of the newest checkpoint in the second place
-	keptAt    time.Time  // under round: when the second place was last written to, or should have been
+	checked   bool       // under round: the witness agrees
+	kept      int64      // under round: size of the newest checkpoint of the witness
+	keptAt    time.Time  // under round: when the witness was last written to, or should have been
 	given     time.Time  // under round: of the newest checkpoint that a person gave up
 	proven    tlog.Tree  // under round: the newest that was signed, as far as is known here
 	broken    error      // under round: why nothing may be changed until Accept; nil when all is well
@@ -128,11 +128,11 @@ type Status struct {
 	PublicKey  string
 	Size       int64     // entries in the log, as of the last round
 	Checkpoint time.Time // when the last checkpoint was signed
-	Kept       int64     // size of the newest checkpoint in the second place
+	Kept       int64     // size of the newest checkpoint of the witness
 	HasWitness bool
 	Folded     time.Time // when a round last went well: what was done since may be missing
 	Err        error     // of the last round; nil when all is well; see Contradicted
-	WitnessErr error     // why the second place lags behind
+	WitnessErr error     // why the witness lags behind
 
 	Swept     time.Time     // when every entry was last verified; zero before the first time
 	SweepTook time.Duration // time that the verification itself took, then
@@ -241,8 +241,8 @@ func (s *Sequencer) Status() Status {
 	return s.status
 }
 
-// Check compares the log with what was signed, here and in the second place.
-// Error: fault.Conflict (Contradicted) when the second place knows a newer or a
+// Check compares the log with the signed checkpoints, in the database and of the witness.
+// Error: fault.Conflict (Contradicted) when the witness knows a newer or a
 // contradicting checkpoint, or the last checkpoint is not of this log: the
 // database is an older copy, or the log was rewritten. Nothing is folded, and
 // Append refuses every change, until Accept.
@@ -322,14 +322,14 @@ func (s *Sequencer) setKept(size int64) {
 func (s *Sequencer) witnessed(ctx context.Context) (*Checkpoint, error) {
 	b, err := s.cfg.Witness.Last(ctx)
 	if err != nil {
-		return nil, fault.Wrap(err, "read the checkpoints in the second place")
+		return nil, fault.Wrap(err, "read the checkpoints of the witness")
 	}
 	if b == nil {
 		return nil, nil // an answer: there is no checkpoint yet
 	}
 	c, err := openCheckpoint(b, s.verifier)
 	if err != nil || c.Origin != s.origin {
-		return nil, contradicted(hintOtherLog, "the newest checkpoint in the second place does not belong to the audit log %s", s.origin)
+		return nil, contradicted(hintOtherLog, "the newest checkpoint of the witness does not belong to the audit log %s", s.origin)
 	}
 	return &c, nil
 }
@@ -349,10 +349,10 @@ func (s *Sequencer) compare(ctx context.Context, c Checkpoint) error {
 // verifies all entries, appends an entry with the finding and the reason, and signs a
 // checkpoint that names the one it supersedes; both stay. Where the tree was changed,
 // its hashes are computed from the entries that are left, and the checkpoints that they
-// contradict go: the second place still has those. Entries whose content is not what was
+// contradict go: the witness still has those. Entries whose content is not what was
 // signed are blanked and named as lost. Accept asks for no permission: only who starts
 // the server can call it. Errors: fault.Invalid without a reason; fault.Conflict when
-// entries are missing in the middle or the second place is of another log, which only a
+// entries are missing in the middle or the witness is of another log, which only a
 // backup mends.
 func (s *Sequencer) Accept(ctx context.Context, reason string) (accepted bool, err error) {
 	if strings.TrimSpace(reason) == "" {
@@ -639,7 +639,7 @@ func (s *Sequencer) loop(ctx context.Context, done chan struct{}) {
 		_, err := s.run(round, stopping)
 		cancel()
 		s.tell(ctx, &failing, "its entries", err)
-		s.tell(ctx, &lagging, "its second place", s.Status().WitnessErr)
+		s.tell(ctx, &lagging, "its witness", s.Status().WitnessErr)
 		if stopping {
 			return
 		}
@@ -664,13 +664,13 @@ func (s *Sequencer) tell(ctx context.Context, told *string, part string, err err
 	}
 }
 
-// RunOnce folds everything that is there, and brings the second place up to date.
+// RunOnce folds everything that is there, and brings the witness up to date.
 // Errors: that of Check; others are tried again by the next round, and nothing is
-// lost or folded twice meanwhile. Whether the second place took the checkpoint is
+// lost or folded twice meanwhile. Whether the witness took the checkpoint is
 // in Status.
 func (s *Sequencer) RunOnce(ctx context.Context) (Folded, error) { return s.run(ctx, true) }
 
-// run is a round; at once says that the second place is not to lag behind it.
+// run is a round; at once says that the witness is not to lag behind it.
 func (s *Sequencer) run(ctx context.Context, atOnce bool) (f Folded, err error) {
 	s.round.Lock()
 	defer s.round.Unlock()
@@ -1189,7 +1189,7 @@ func (s *Sequencer) clean(ctx context.Context, in *intake) error {
 	})
 }
 
-// keep brings the second place up to date if its time has come or somebody asks,
+// keep brings the witness up to date if its time has come or somebody asks,
 // and notes whether it took the checkpoint.
 func (s *Sequencer) keep(ctx context.Context, atOnce bool) {
 	if s.cfg.Witness == nil || !atOnce && time.Since(s.keptAt) < keepEvery {

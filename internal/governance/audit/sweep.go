@@ -34,7 +34,7 @@ type sweep struct {
 
 // Sweep verifies the next part of all entries, at least so many unless it comes to the
 // end: content, columns for filters, places in the signed tree, stored hashes, the
-// checkpoints that sign them, and, at the end, the second place. ended says that all
+// checkpoints that sign them, and, at the end, the witness. ended says that all
 // entries are verified; the next call begins with the newest. Error: Contradicted for a
 // finding, after which nothing may be changed.
 func (s *Sequencer) Sweep(ctx context.Context, entries int64) (ended bool, err error) {
@@ -85,7 +85,7 @@ func (s *Sequencer) sweepPart(ctx context.Context, entries int64) (ended bool, e
 	if w.at > 0 {
 		return false, nil
 	}
-	return true, s.verifySecond(ctx)
+	return true, s.verifyWitness(ctx)
 }
 
 // signedSize is how many entries the newest checkpoint signs, whose tree was verified.
@@ -237,23 +237,23 @@ type keeper interface {
 	All(ctx context.Context) ([][]byte, error)
 }
 
-// verifySecond compares the log with all checkpoints in the second place, save those
+// verifyWitness compares the log with all checkpoints of the witness, save those
 // that a person gave up.
-func (s *Sequencer) verifySecond(ctx context.Context) error {
+func (s *Sequencer) verifyWitness(ctx context.Context) error {
 	all, ok := s.cfg.Witness.(keeper)
 	if !ok {
 		return nil
 	}
 	notes, err := all.All(ctx)
 	if err != nil {
-		return fault.Wrap(err, "read the checkpoints in the second place")
+		return fault.Wrap(err, "read the checkpoints of the witness")
 	}
 	given := make([]Checkpoint, 0, len(notes))
 	var accepted []Checkpoint
 	for i, b := range notes {
 		c, err := openCheckpoint(b, s.verifier)
 		if err != nil || c.Origin != s.origin {
-			return contradicted(hintOtherLog, "checkpoint %d in the second place does not belong to the audit log %s", i+1, s.origin)
+			return contradicted(hintOtherLog, "checkpoint %d of the witness does not belong to the audit log %s", i+1, s.origin)
 		}
 		if c.Supersedes != nil {
 			accepted = append(accepted, c)

@@ -27,7 +27,7 @@ type VerifyOptions struct {
 	// PublicKey of the log, "origin+hash+key". Empty: the one in the export is
 	// believed, and the report states it: any program could have written it.
 	PublicKey string
-	// Checkpoints from the second place (ReadCheckpoints), in the order in which
+	// Checkpoints from the witness (ReadCheckpoints), in the order in which
 	// it got them. They expose an export of a log that was rolled back or forked.
 	Checkpoints [][]byte
 }
@@ -48,7 +48,7 @@ type Report struct {
 	First, Last time.Time // of those checkpoints
 	Created     time.Time // of the export
 
-	Witnessed  int // checkpoints of the second place that this log agrees with
+	Witnessed  int // checkpoints of the witness that this log agrees with
 	Newer      int // those signed after the export
 	Superseded int // those that a person gave up after a rollback
 
@@ -115,7 +115,7 @@ type verification struct {
 	lastSize int64 // of the last checkpoint
 	lastRoot tlog.Hash
 	witness  map[int64][]witnessed // by size
-	ahead    []Checkpoint          // of the second place, longer than the export
+	ahead    []Checkpoint          // of the witness, longer than the export
 	accepted []Checkpoint          // that supersede others
 	blank    map[int64][]byte      // leaves of entries without content
 	erased   map[int64]Erased      // as entries of the export say
@@ -235,13 +235,13 @@ func (v *verification) readKey(origin, key, at string) error {
 	return nil
 }
 
-// readWitness opens the checkpoints of the second place.
+// readWitness opens the checkpoints of the witness.
 func (v *verification) readWitness() error {
 	v.witness = map[int64][]witnessed{}
 	for i, b := range v.opts.Checkpoints {
 		c, err := openCheckpoint(b, v.verifier)
 		if err != nil || c.Origin != v.header.Origin {
-			return &problem{entry: -1, what: fmt.Sprintf("checkpoint %d of the second place is not signed by this log", i+1)}
+			return &problem{entry: -1, what: fmt.Sprintf("checkpoint %d of the witness is not signed by this log", i+1)}
 		}
 		if c.Supersedes != nil {
 			v.accepted = append(v.accepted, c)
@@ -391,7 +391,7 @@ func (v *verification) readTrailer(line []byte) error {
 	return nil
 }
 
-// finish finds the erasures, and compares with the second place.
+// finish finds the erasures, and compares with the witness.
 func (v *verification) finish() error {
 	if err := v.nameBlanks(); err != nil {
 		return err
@@ -404,7 +404,7 @@ func (v *verification) finish() error {
 			case superseded(v.accepted, w.Checkpoint):
 				v.report.Superseded++
 			default:
-				return &problem{entry: -1, what: fmt.Sprintf("the log was forked: the second place has another checkpoint of %d entries", w.Size)}
+				return &problem{entry: -1, what: fmt.Sprintf("the log was forked: the witness has another checkpoint of %d entries", w.Size)}
 			}
 		}
 	}
@@ -416,7 +416,7 @@ func (v *verification) finish() error {
 			v.report.Newer++
 		default:
 			return &problem{entry: -1, what: fmt.Sprintf(
-				"the log was rolled back: the export of %s ends after %d entries, and the second place has a checkpoint of %d from before",
+				"the log was rolled back: the export of %s ends after %d entries, and the witness has a checkpoint of %d from before",
 				formatTime(v.report.Created), v.tree.size, c.Size)}
 		}
 	}

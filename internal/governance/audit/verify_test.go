@@ -204,7 +204,7 @@ func TestVerifyRefusesNonsense(t *testing.T) {
 	}
 }
 
-// witnessed folds an entry so that the second place has a checkpoint, and reads
+// witnessed folds an entry so that the witness has a checkpoint, and reads
 // all that it has.
 func witnessed(t *testing.T, p *place, log *audit.Sequencer) [][]byte {
 	t.Helper()
@@ -221,7 +221,7 @@ func witnessed(t *testing.T, p *place, log *audit.Sequencer) [][]byte {
 	return all
 }
 
-func TestVerifyAgainstTheSecondPlace(t *testing.T) {
+func TestVerifyAgainstTheWitness(t *testing.T) {
 	p := newPlace(t)
 	log := p.log(t)
 	svc := manyEntries(t, p, log)

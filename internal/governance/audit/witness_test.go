@@ -31,7 +31,7 @@ func (p *place) sql(t *testing.T, query string, args ...any) {
 }
 
 // backup copies the database as it is; restore gives a place that runs on it,
-// with the same key file and the same second place.
+// with the same key file and the same witness.
 func (p *place) backup(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "falaj.db")
@@ -123,7 +123,7 @@ func TestRollbackIsReportedAndAccepted(t *testing.T) {
 	if err != nil || report.Superseded == 0 {
 		t.Errorf("%+v, %v", report, err)
 	}
-	// The abandoned branch still verifies by itself, and the second place
+	// The abandoned branch still verifies by itself, and the witness
 	// still contradicts it where it was not given up.
 	if _, err := audit.Verify(bytes.NewReader(lost), audit.VerifyOptions{PublicKey: public}); err != nil {
 		t.Error(err)
@@ -180,7 +180,7 @@ func TestForkIsReported(t *testing.T) {
 	p.change(t, audit.Entry{Action: "true"})
 	runOnce(t, log)
 
-	// A thief of the whole directory but the second place writes another history.
+	// An attacker with the whole directory, except the witness, writes another history.
 	p.restore(t, old)
 	second := p.witness
 	p.witness = nil
@@ -435,8 +435,8 @@ func (w *onFirstWrite) Write(b []byte) (int, error) {
 	return w.Writer.Write(b)
 }
 
-// A second place that fails is told once, not twice a second, and so is its return.
-func TestAFailingSecondPlaceIsToldOnce(t *testing.T) {
+// A failing witness is logged once, not twice a second, and so is its recovery.
+func TestAFailingWitnessIsToldOnce(t *testing.T) {
 	p := newPlace(t)
 	w := &flaky{Witness: p.witness, err: errors.New("unreachable")}
 	p.witness = w
@@ -451,12 +451,12 @@ func TestAFailingSecondPlaceIsToldOnce(t *testing.T) {
 	if err := log.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for range 5 { // each of them asks, and so tries the second place
+	for range 5 { // each of them asks, and so tries the witness
 		p.change(t, audit.Entry{Action: "a"})
 		runOnce(t, log)
 	}
 	log.Stop()
-	if n := strings.Count(told.String(), "second place"); n != 1 {
+	if n := strings.Count(told.String(), "witness"); n != 1 {
 		t.Errorf("told %d times:\n%s", n, told.String())
 	}
 	if log.Status().WitnessErr == nil {
@@ -464,9 +464,9 @@ func TestAFailingSecondPlaceIsToldOnce(t *testing.T) {
 	}
 }
 
-// The loop writes to the second place every few seconds, not in every round; the
+// The loop writes to the witness every few seconds, not in every round; the
 // last round does.
-func TestTheLoopSparesTheSecondPlace(t *testing.T) {
+func TestTheLoopSparesTheWitness(t *testing.T) {
 	p := newPlace(t)
 	w := &counted{Witness: p.witness}
 	p.witness = w
@@ -511,7 +511,7 @@ func TestAChangedEntryIsFound(t *testing.T) {
 	p.refuses(t)
 }
 
-// flaky is a second place that fails when told to.
+// flaky is a witness that fails on demand.
 type flaky struct {
 	audit.Witness
 	err error
@@ -524,7 +524,7 @@ func (f *flaky) Append(ctx context.Context, b []byte) error {
 	return f.Witness.Append(ctx, b)
 }
 
-func TestAnUnreachableSecondPlaceIsCaughtUpWith(t *testing.T) {
+func TestAnUnreachableWitnessIsCaughtUpWith(t *testing.T) {
 	p := newPlace(t)
 	w := &flaky{Witness: p.witness, err: errors.New("unreachable")}
 	p.witness = w

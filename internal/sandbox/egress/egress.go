@@ -154,15 +154,15 @@ func clip(s string) string { return fault.Clip(s, 200) }
 type Config struct {
 	Allow Allow
 
-	// OnRefused is told of each "host:port" that is not on the list; it may be called
-	// by many goroutines.
+	// OnRefused is called for each "host:port" that is not on the list, possibly by
+	// several goroutines.
 	OnRefused func(target string)
 
 	// Resolve gives a host's addresses; nil asks the system.
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
 	// Dial connects to a checked address; nil dials directly.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// Timeout of connecting, and how late a failure is told; 0 is 10 s.
+	// Timeout of connecting, and the longest delay until a failure is reported; 0 is 10 s.
 	Timeout time.Duration
 	Log     *slog.Logger
 	// Connections, which bounds those of the listener, hears which are at work; may be

@@ -4,41 +4,40 @@
 //
 // # Map
 //
-//   - World is what it knows: pools with what they cost, what runs, what waits, what
-//     limits and budgets leave. Plan is the answer.
+//   - World is the snapshot: pools and their prices, running and pending workloads, the
+//     remaining limits and budgets. Plan is the result.
 //   - Decide goes through the numbered steps of this page. forecast.go has step 1,
-//     rule.go steps 2 to 4; roles.go what differs for gangs whose workers do.
+//     rule.go steps 2 to 4; roles.go the differences for gangs with roles.
 //
 // # The rule
 //
-// A work that waits bursts when waiting costs more than renting:
+// A pending workload bursts when waiting costs more than renting:
 //
-//  1. Forecast when it starts on what is always there, after those before it.
-//  2. Permit: the elastic pools in whose zone its data may be, which isolate enough,
-//     which it names if it names any, which start such gangs, and whose nodes are large
-//     enough.
+//  1. Forecast its start on permanent capacity, after the workloads before it.
+//  2. Permit: the elastic pools in a zone that its data allows, with enough isolation,
+//     named by the workload if it names any, which can start its gang, and whose nodes are
+//     large enough.
 //  3. Price, for each of them, both sides of
 //     delay × gain > rent − own
 //     delay  what an hour of waiting costs, as a manifest says; 0 when none does
 //     gain   (wait + duration) − (start-up + transfer + work) hours
 //     rent   nodes × price × (start-up + transfer + work) + GiB × egress
-//     own    what the work costs where it would wait for
+//     own    what the workload costs where it would wait for
 //     work   is its duration, longer where nodes are taken away: see rework
-//  4. Hold it against the budget, the limits and the pool's maximum, with all nodes
+//  4. Check the budget, the limits and the pool's maximum, with all nodes
 //     of a gang or none.
-//  5. Scale down: nodes that had no work for the pool's idle time and that nobody
-//     who waits needs.
+//  5. Scale down: release nodes that were idle for the pool's idle time and that no pending
+//     workload needs.
 //
-// Without a delay cost a work rents only what is cheaper than its own place and gets
-// it sooner. One that no other pool can ever take has nothing to wait for: it rents
-// within its budget.
+// Without a delay cost, a workload rents only if that is cheaper than its own pool and starts
+// it sooner. A workload that fits no other pool does not wait: it rents within its budget.
 //
 // # Guarantees
 //
-// No pool gets more than its maximum, no work a pool that may not take it, nobody
-// nodes who can start without them. Nodes that start up count as room from when they
-// are ready, so the same need rents once. A node with work, that starts up, or for
-// somebody who waits is not given back.
+// No pool exceeds its maximum, no workload gets a pool that is not permitted, and no nodes are
+// rented for a workload that can start without them. Nodes that start up count as capacity from
+// when they are ready, so the same demand rents once. A node is not released while it is busy,
+// starts up, or is needed by a pending workload.
 package burst
 
 import (
@@ -57,18 +56,18 @@ import (
 const (
 	MaxLooked = 500
 	minLooked = 50
-	maxSteps  = MaxLooked * 1000 // works times nodes
+	maxSteps  = MaxLooked * 1000 // workloads times nodes
 )
 
-// World is what a decision is made from.
+// World is the snapshot that a decision is made from.
 type World struct {
 	Now      time.Time
 	Currency string
 	Pools    []Pool
 	Running  []scheduler.Running
-	Waiting  []Work // in the order in which it is their turn
-	// Left is what limits leave, by the names in Work.Limits. A part that is 0 or
-	// not named is no limit.
+	Waiting  []Work // in the order of their rank
+	// Left is what remains of limits, by the names in Work.Limits. A resource that is 0 or
+	// absent is unlimited.
 	Left map[string]resource.Amount
 	// Money is what projects may still spend; one that is absent has no budget.
 	Money map[string]float64
@@ -80,8 +79,8 @@ type Pool struct {
 	Elastic *Elastic // nil is always as it is
 }
 
-// Elastic is how a pool's nodes come and go. The pool's Nodes are those that are
-// ready.
+// Elastic describes how a pool's nodes are rented and released. The pool's Nodes are those
+// that are ready.
 type Elastic struct {
 	Min, Max int
 	Startup  time.Duration   // until a node that is asked for takes work
@@ -153,14 +152,14 @@ type Wish struct {
 	Why     []string // in words; at least one
 }
 
-// Need is nodes for one who waits, all of them or none.
+// Need is nodes for a pending workload, all of them or none.
 type Need struct {
 	For   scheduler.ID // empty is the pool's minimum
 	Nodes int
 	Why   string
 }
 
-// Verdict is what becomes of one who waits.
+// Verdict is the decision for a pending workload.
 type Verdict struct {
 	Work scheduler.ID
 	// Pools are the elastic pools that it may use now, those of nodes already

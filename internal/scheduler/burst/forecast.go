@@ -100,7 +100,7 @@ func (r *row) sort() {
 	slices.SortStableFunc(r.ends, func(a, b ending) int { return a.at.Compare(b.at) })
 }
 
-// expected is when a running work ends: when it is expected to, or by its deadline.
+// expected is when a running workload ends: when it is expected to, or by its deadline.
 // Of one without either, or that takes longer than was expected, the guess is that it
 // runs as long again as it has: half of all processes that have run for a time end
 // before they have run twice as long (Harchol-Balter and Downey, ACM TOCS 15(3), 1997:
@@ -125,7 +125,7 @@ func expected(r scheduler.Running, now time.Time) (end time.Time, guess bool) {
 	return end, guess
 }
 
-// start is where and when a work is forecast to start.
+// start is where and when a workload is forecast to start.
 type start struct {
 	at    time.Time
 	guess bool
@@ -145,7 +145,7 @@ type vacancy struct {
 	guess  bool
 }
 
-// earliest is when a pool has room for some workers of a work, of a gang with roles
+// earliest is when a pool has room for some workers of a workload, of a gang with roles
 // for all of them; false when it is not known to have it ever. Nodes up to the row
 // before are looked at.
 func (p *pool) earliest(w *Work, workers, before int, now time.Time) (start, bool) {
@@ -197,7 +197,7 @@ func (p *pool) earliest(w *Work, workers, before int, now time.Time) (start, boo
 	return out, false
 }
 
-// whole reports that each of some workers of a work, of a gang with roles each of all,
+// whole reports that each of some workers of a workload, of a gang with roles each of all,
 // has room on one node when nothing else runs, with some more nodes than there are.
 // Only a delegated pool is asked: its row is the sum of its nodes, and its engine
 // splits no worker.
@@ -224,7 +224,7 @@ func (p *pool) whole(w *Work, workers, more int) bool {
 	return true
 }
 
-// take gives a work its forecast place: nobody behind it gets that before it has
+// take gives a workload its forecast place: nobody behind it gets that before it has
 // ended.
 func (p *pool) take(w *Work, s start) {
 	for _, at := range s.rows {
@@ -240,7 +240,7 @@ func (p *pool) take(w *Work, s start) {
 	}
 }
 
-// price is what an hour of some workers of a work costs on nodes that are there.
+// price is what an hour of some workers of a workload costs on nodes that are there.
 func (p *pool) price(w *Work, workers int) float64 {
 	node := resource.Amount{}
 	switch {
@@ -252,7 +252,7 @@ func (p *pool) price(w *Work, workers int) float64 {
 	return p.PricePerHour * w.Share(node, workers)
 }
 
-// rework is how long a work of some hours takes where one of its nodes is taken away
+// rework is how long a workload of some hours takes where one of its nodes is taken away
 // at random times, so often in an hour in all. It begins again at its last
 // checkpoint, after the start-up of another node:
 //

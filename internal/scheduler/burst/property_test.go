@@ -238,7 +238,7 @@ func allowed(t *rapid.T, x Work, p Pool) {
 	}
 }
 
-// hold asks the scheduler whether a work starts on so many empty nodes of a pool.
+// hold asks the scheduler whether a workload starts on so many empty nodes of a pool.
 func hold(w World, p Pool, nodes int, x Work) bool {
 	d := scheduler.Delta{Now: w.Now}
 	for _, other := range w.Pools {
@@ -256,7 +256,7 @@ func hold(w World, p Pool, nodes int, x Work) bool {
 	return len(plan.Place) > 0
 }
 
-// fits asks the scheduler whether a work starts now where nothing is rented.
+// fits asks the scheduler whether a workload starts now where nothing is rented.
 func fits(w World, x Work) bool {
 	d := scheduler.Delta{Now: w.Now, Started: w.Running}
 	var own []string

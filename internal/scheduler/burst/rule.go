@@ -11,7 +11,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/resource"
 )
 
-// option is one way for a work to burst.
+// option is one way for a workload to burst.
 type option struct {
 	pool  *pool
 	nodes int   // to rent; 0 is on those that are there or come
@@ -23,7 +23,7 @@ type option struct {
 	net   float64 // what is won; only where it is worth it
 }
 
-// consider is what becomes of one who waits: steps 1 to 4.
+// consider decides about a pending workload: steps 1 to 4.
 func (d *decision) consider(w *Work) Verdict {
 	v := Verdict{Work: w.ID}
 	if w.Barred != "" {
@@ -47,7 +47,7 @@ func (d *decision) consider(w *Work) Verdict {
 		v.Why = "does not burst: " + home.Name + " has capacity for it"
 		return v
 	}
-	unknown := home == nil && d.elsewhere(w) // there is room some day, and nobody knows when
+	unknown := home == nil && d.elsewhere(w) // there will be room, at an unknown time
 
 	// 2. Where may it go, and is that worth it?
 	var best *option
@@ -116,7 +116,7 @@ func (d *decision) consider(w *Work) Verdict {
 	return v
 }
 
-// permitted is step 2: whether a pool may take a work, as the scheduler asks it. The
+// permitted is step 2: whether a pool may take a workload, as the scheduler asks it. The
 // scheduler asks again before it gives a place there, and compute at the door.
 func permitted(w *Work, p *pool) bool {
 	together := w.Within != "" && max(w.MaxWorkers, w.least()) > 1
@@ -130,7 +130,7 @@ func permitted(w *Work, p *pool) bool {
 		p.Closed == "" && (len(w.Pools) == 0 || slices.Contains(w.Pools, p.Name))
 }
 
-// elsewhere reports that a pool that is always there is large enough for a work.
+// elsewhere reports that a permanent pool is large enough for a workload.
 func (d *decision) elsewhere(w *Work) bool {
 	for _, p := range d.pools {
 		if p.Elastic != nil || !permitted(w, p) || !p.whole(w, w.least(), 0) {
@@ -160,7 +160,7 @@ func rentedFor(p *pool, w *Work) bool {
 	return slices.ContainsFunc(p.Elastic.Rented, func(n Node) bool { return n.For == w.ID && !n.Leaving })
 }
 
-// options are the ways for a work to use a pool: the nodes that are there or come,
+// options are the ways for a workload to use a pool: the nodes that are there or come,
 // and with nodes that are rented for it.
 func (d *decision) options(w *Work, p *pool) []option {
 	var out []option
@@ -178,7 +178,7 @@ func (d *decision) options(w *Work, p *pool) []option {
 	return out
 }
 
-// toRent is how many nodes a work needs besides those that are there or come; 0 when
+// toRent is how many nodes a workload needs besides those that are there or come; 0 when
 // a worker has no room on one.
 func (d *decision) toRent(w *Work, p *pool, ready time.Time) int {
 	if len(w.Roles) > 0 {
@@ -260,7 +260,7 @@ func (d *decision) judge(w *Work, o *option, home *pool, here start, unknown boo
 	return ""
 }
 
-// inWords says why a work bursts.
+// inWords says why a workload bursts.
 func (d *decision) inWords(w *Work, o option, home *pool, here start) string {
 	what := "may use nodes of " + o.pool.Name
 	if o.nodes > 0 {
@@ -277,7 +277,7 @@ func (d *decision) inWords(w *Work, o option, home *pool, here start) string {
 		what, home.Name, by, at(here.at), hours(o.gain), d.cash(w.DelayCost*o.gain), d.cash(o.rent-o.own))
 }
 
-// lacks names a limit that leaves too little for a work, beside what others were
+// lacks names a limit that leaves too little for a workload, beside what others were
 // promised.
 func (d *decision) lacks(w *Work) (limit, what string) {
 	for _, name := range w.Limits {
@@ -303,7 +303,7 @@ func (d *decision) lacks(w *Work) (limit, what string) {
 	return "", ""
 }
 
-// pay takes what a work will use from its limits and its budget.
+// pay takes what a workload will use from its limits and its budget.
 func (d *decision) pay(w *Work, cost float64) {
 	for _, name := range w.Limits {
 		d.promised[name] = d.promised[name].Plus(w.Amount(w.least()))

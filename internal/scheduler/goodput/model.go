@@ -78,13 +78,14 @@ func (m *Model) Explains(o Observation) bool {
 // measurements do.
 var overlaps = [...]float64{1, 1.25, 1.5, 2, 2.5, 3, 4, 6, 10}
 
-// Fit makes the model of observations. Only γ is not linear in it, so the
-// others are fitted by least squares of relative errors for each γ, and the γ with
+// Fit fits the model to observations. Only γ is not linear, so the
+// other parameters are fitted by least squares of relative errors for each γ, and the γ with
 // the least error is taken (separable least squares, Golub and Pereyra 1973).
 //
-// What was not seen is taken to be free, so that it is tried: without two
-// replicas there is no T_sync, without several nodes these are as one, only a
-// tenth slower, as in Pollux. Observations that cannot be are left out.
+// Synchronisation that was not observed is assumed to cost little, so that it is tried:
+// without an observation of two replicas T_sync is 0; without one of several nodes T_sync
+// between nodes is that within a node, only a tenth slower, as in Pollux. Impossible
+// observations are ignored.
 func Fit(seen []Observation) *Model {
 	m := &Model{}
 	seen = slices.DeleteFunc(slices.Clone(seen), func(o Observation) bool { return !o.Possible() })

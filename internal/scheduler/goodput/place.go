@@ -15,13 +15,13 @@ type ground struct {
 
 // place puts the bids that took something of the pool onto its nodes.
 //
-//  1. Who keeps as many as before stays where it is.
+//  1. Jobs with an unchanged number keep their placement.
 //  2. The others follow, the largest first, each onto the fullest nodes that hold
 //     it in as few parts as possible.
 //  3. If none holds a part, the emptiest node whose jobs are all smaller is
 //     cleared for it; these are then placed. So a job of many nodes never waits
 //     for small ones, and each round moves smaller jobs than the one before.
-//  4. If that is not possible either, the part is scattered over what is free.
+//  4. If that is not possible either, the part is spread over the free accelerators.
 func place(nodes []Node, pl pool, device int, bids []bid, out map[int]Placement) {
 	g := ground{free: make([]int, len(nodes)), on: map[int][]int{}, at: map[int]Placement{}, sizes: map[int]int{}}
 	for _, n := range pl.nodes {

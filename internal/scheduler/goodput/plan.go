@@ -7,29 +7,29 @@ import (
 	"slices"
 )
 
-// Job is a job that wants accelerators.
+// Job is a job that requests accelerators.
 type Job struct {
 	ID        int
-	Min, Max  int               // replicas that it may have; the same for a rigid job
+	Min, Max  int               // allowed replicas; equal for a rigid job
 	Each      int               // accelerators of a replica; 0 is one
 	On        map[string]Device // by device; it runs on no other
-	Gradient  Gradient          // that it sees, or like jobs saw when they began
-	Batch     int               // the global batch that it keeps; 0 when it takes the best
+	Gradient  Gradient          // observed by the job, or by similar jobs at their start
+	Batch     int               // fixed global batch; 0 if it may take the best
 	Placement Placement
 	Device    string  // of its placement
 	Age       float64 // seconds since it was submitted
-	Service   float64 // accelerator-seconds that it had
+	Service   float64 // attained accelerator-seconds
 	Started   bool
 	Restarts  int
-	Restart   float64 // seconds that one costs it; 0 is what the policy says
-	// Speed, in place of what On knows, is that of Min replicas, of one more, and so on
-	// to Max, in terms of Min's.
+	Restart   float64 // seconds that a restart costs; 0 means the policy's constant
+	// Speed replaces the models of On: the speeds of Min to Max replicas, relative to
+	// that of Min.
 	Speed []float64
 }
 
-// Device is what is known of a job on a type of accelerators.
+// Device is a job's model and limits on a type of accelerators.
 type Device struct {
-	Model  *Model // one that knows nothing is taken to scale perfectly, and to be as fast as the first that is known
+	Model  *Model // one without observations is assumed to scale perfectly, and to be as fast as the first with some
 	Limits Limits
 }
 
@@ -97,29 +97,29 @@ type pool struct {
 	cost   float64 // of an accelerator, in terms of the dearest pool's
 }
 
-// Plan gives the placements of the jobs that run, by their ID.
+// Plan returns the placements of the jobs that run, by their ID.
 //
 //  1. Value. For each job and number of replicas r, packed on as few nodes as
 //     hold them, the model gives the goodput with the best batch size; s(r) is
 //     that goodput in terms of one replica's.
 //  2. Price. An accelerator-second has a price λ: the cost of the waiting it
 //     causes others, in job-seconds. A job that pays for what it uses and for its
-//     own time wants r* = argmax s(r) / (1 + λ·r), because a unit of work takes
-//     1/s(r) seconds and costs (1 + λ·r) / s(r). λ is where the jobs together want
-//     what there is. The size of a job does not matter. Each device has its own λ:
-//     the faster is the dearer, and who gains least by it takes another.
+//     own time demands r* = argmax s(r) / (1 + λ·r), because a unit of work takes
+//     1/s(r) seconds and costs (1 + λ·r) / s(r). λ is the price at which the total
+//     demand equals the capacity. The size of a job does not matter. Each device has its
+//     own λ: a faster device is more expensive, and jobs that gain least from it take another.
 //  3. Worth. A unit of work is worth what it costs at r*, so that a second of
 //     waiting costs every job the same, however well it scales:
 //     μ = (1 + λ·r*) / s(r*). It is weighted: by (1 + service/Probe)^−Favour,
-//     because a job that has had much will probably want much more (least attained
+//     because a job with much attained service probably needs much more (least attained
 //     service; sizes of jobs have heavy tails), and by (1 + age/Patience)², so that
-//     no job waits without end. Rigid jobs cannot give up a part, and stopping and
-//     starting them in turn would not help: they weigh as the mean of the
-//     others, and more only when they have waited longer than Enough.
+//     no job starves. Rigid jobs cannot give up a part, and alternating between
+//     them would not help: their weight is the mean of the others, and grows
+//     only after they have waited longer than Enough.
 //  4. Restarts. A configuration that a job does not have is worth less by the
 //     share of its time that restarts have cost and this one would cost:
 //     max(age − restarts·Restart, 0) / (age + Restart) (Pollux, section 4.2).
-//  5. Allocation. The sum of weight·μ·s(r) is made large greedily: the step up,
+//  5. Allocation. The sum of weight·μ·s(r) is maximised greedily: the increase,
 //     of any job, that gains most per accelerator, or per its price where there are
 //     several devices, is taken next, until nothing fits. For concave s on one
 //     device that is optimal.
@@ -133,7 +133,7 @@ func (p Params) Plan(nodes []Node, jobs []Job) map[int]Placement {
 	return out
 }
 
-// Sizes is Plan without its last step: how many accelerators each job gets that runs.
+// Sizes is Plan without its last step: the number of accelerators of each job that runs.
 func (p Params) Sizes(nodes []Node, jobs []Job) map[int]int {
 	bids, _ := p.divide(nodes, jobs)
 	out := map[int]int{}
@@ -253,8 +253,8 @@ func (d Device) rate(j *Job, nodes, replicas int) float64 {
 	return rate
 }
 
-// want is what a bid wants at the pools' prices, and what a unit of its work then
-// costs.
+// want is a bid's demand at the pools' prices, and the cost of a unit of its work at that
+// demand.
 func (b *bid) want(pools []pool) (device, replicas int, cost float64) {
 	cost = math.Inf(1)
 	for _, o := range b.options {
@@ -271,8 +271,8 @@ const dearest = 10.0
 // rounds are how often the price of each device follows those of the others.
 const rounds = 6
 
-// cheapest is the least cost of an accelerator in terms of the dearest: what
-// nobody wants now is not given away, for others will want it.
+// cheapest is the lowest cost of an accelerator relative to the most expensive: capacity without
+// demand is not free, because later jobs will demand it.
 const cheapest = 0.1
 
 // prices finds λ of each pool by bisection: first one for all, then, in turns, each

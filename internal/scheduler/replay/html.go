@@ -15,7 +15,7 @@ var pageText string
 
 var page = template.Must(template.New("page").Parse(pageText))
 
-// The size of the charts; of many works those are shown that end last.
+// The size of the charts; of many workloads those are shown that end last.
 const (
 	chartWidth = 1000
 	ganttRow   = 9

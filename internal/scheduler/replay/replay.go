@@ -15,11 +15,11 @@ import (
 type World struct {
 	// Start is the first step: pools, queues, quotas, who waits and who runs.
 	Start scheduler.Delta
-	// Later are works that come after Start.Now, in the order in which they do; each
+	// Later are workloads that come after Start.Now, in the order in which they do; each
 	// comes when it is submitted.
 	Later []scheduler.Workload
-	// Takes is how long a work runs from when it gets its place; of one that runs at
-	// the start, from then on. Less than nothing is nothing. A work with a time-out
+	// Takes is how long a workload runs from when it gets its place; of one that runs at
+	// the start, from then on. Less than nothing is nothing. A workload with a time-out
 	// does not run longer.
 	Takes map[scheduler.ID]time.Duration
 	// Leave is how long one that must leave for another takes to save and stop: its
@@ -32,7 +32,7 @@ type World struct {
 	Gone map[scheduler.ID]bool
 }
 
-// Fate is what became of a work.
+// Fate is what became of a workload.
 type Fate struct {
 	ID        scheduler.ID
 	Work      scheduler.Workload
@@ -104,7 +104,7 @@ func (e *events) Pop() any {
 	return x
 }
 
-// work is a work on its way.
+// work is a workload on its way.
 type work struct {
 	scheduler.Workload
 	fate  Fate
@@ -128,7 +128,7 @@ type player struct {
 	next  time.Time // when a window begins or ends; zero is never
 }
 
-// Play plays a world until nothing more happens. Errors: fault.Invalid for works
+// Play plays a world until nothing more happens. Errors: fault.Invalid for workloads
 // with one identifier; fault.Exhausted when it does not end.
 func Play(ctx context.Context, w World) (Played, error) {
 	p := player{world: w, works: map[scheduler.ID]*work{}}
@@ -245,7 +245,7 @@ func (p *player) maintain(now time.Time) []scheduler.Pool {
 	return pools
 }
 
-// begin gives a work its place, and foresees its end.
+// begin gives a workload its place, and foresees its end.
 func (p *player) begin(k *work, at Span, now, deadline time.Time) {
 	k.runs, k.since, k.began, k.evicted = true, now, at.From, nil
 	k.turn++
@@ -266,7 +266,7 @@ func (p *player) begin(k *work, at Span, now, deadline time.Time) {
 	heap.Push(&p.queue, event{end, ends, k.ID, k.turn})
 }
 
-// tell has a work save and leave, or some of its workers stop.
+// tell has a workload save and leave, or some of its workers stop.
 func (p *player) tell(k *work, what kind, now time.Time) {
 	heap.Push(&p.queue, event{now.Add(p.takes(k)), what, k.ID, k.turn})
 }
@@ -284,7 +284,7 @@ func (p *player) void(e event) bool {
 	return e.kind != looks && (!k.runs || k.turn != e.turn)
 }
 
-// happen takes in an event, and says whether a work ended.
+// happen takes in an event, and says whether a workload ended.
 func (p *player) happen(e event, delta *scheduler.Delta) bool {
 	if p.void(e) || e.kind == looks {
 		return false
@@ -310,7 +310,7 @@ func (p *player) happen(e event, delta *scheduler.Delta) bool {
 	return false
 }
 
-// stop has those workers of a work stopped by now that were told in time.
+// stop has those workers of a workload stopped by now that were told in time.
 func (p *player) stop(k *work, now time.Time, delta *scheduler.Delta) {
 	last := &k.fate.Spans[len(k.fate.Spans)-1]
 	next := Span{From: now, Pool: last.Pool}

@@ -67,7 +67,7 @@ func tell(p Played) string {
 	return strings.Join(out, "\n")
 }
 
-// TestPlay follows a line of works: one that runs, two that wait, one that comes
+// TestPlay follows a line of workloads: one that runs, two that wait, one that comes
 // later and one that is too large.
 func TestPlay(t *testing.T) {
 	w := World{
@@ -151,7 +151,7 @@ func TestPlayRefuses(t *testing.T) {
 	}
 }
 
-// drawn is a world of some pools, queues and works.
+// drawn is a world of some pools, queues and workloads.
 func drawn(t *rapid.T) World {
 	w := World{Start: scheduler.Delta{Now: noon, Policy: rapid.SampledFrom(scheduler.Policies).Draw(t, "policy")}, Takes: map[scheduler.ID]time.Duration{}, Leave: 20 * time.Second}
 	for i := range rapid.IntRange(1, 3).Draw(t, "pools") {
@@ -191,7 +191,7 @@ func drawn(t *rapid.T) World {
 	return w
 }
 
-// TestPlayHolds: each work runs as long as it takes or has a reason, nothing begins
+// TestPlayHolds: each workload runs as long as it takes or has a reason, nothing begins
 // before it came, no node holds more than it has, and a world plays the same twice. A
 // thousand worlds, where nobody asked for another number.
 func TestPlayHolds(t *testing.T) {

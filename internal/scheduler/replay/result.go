@@ -18,7 +18,7 @@ type Answer struct {
 	WhatIf  *Sums     `json:"what_if,omitempty"`
 }
 
-// Row is one work.
+// Row is one workload.
 type Row struct {
 	About
 	Now    *Forecast `json:"now,omitempty"` // nil of one that is only in the what-if
@@ -27,7 +27,7 @@ type Row struct {
 	Later *float64 `json:"later_s,omitempty"`
 }
 
-// Forecast is what becomes of a work.
+// Forecast is what becomes of a workload.
 type Forecast struct {
 	Pool      string    `json:"pool,omitempty"`
 	Workers   int       `json:"workers,omitempty"`

@@ -18,14 +18,14 @@ type Snapshot struct {
 	Scheduler any `json:"scheduler" doc:"State of the scheduler, for falaj simulate of the same version; its fields may change"`
 }
 
-// Proposal is a work that is not submitted.
+// Proposal is a workload that is not submitted.
 type Proposal struct {
 	About About `json:"about"`
 	// Work is a scheduler.Workload. It is not part of what the API promises.
 	Work any `json:"work" doc:"Workload as the scheduler sees it, for falaj simulate of the same version; its fields may change"`
 }
 
-// About is what is told of a work beside what the scheduler knows.
+// About is what is told of a workload beside what the scheduler knows.
 type About struct {
 	ID      scheduler.ID `json:"id" doc:"Identifier of the workload"`
 	Label   string       `json:"label"`
@@ -39,7 +39,7 @@ type About struct {
 	Gone  bool     `json:"gone,omitempty" doc:"Stopping for good: the workload is not retried"`
 }
 
-// Basis is from what it is known how long a work still runs.
+// Basis is from what it is known how long a workload still runs.
 type Basis string
 
 // The bases, the best first.
@@ -53,7 +53,7 @@ const (
 
 // Assumptions are what a play takes for granted.
 type Assumptions struct {
-	// Takes is how long a work runs of which nothing is known. Over is that it also
+	// Takes is how long a workload runs of which nothing is known. Over is that it also
 	// wins over time-outs, which are often generous.
 	Takes time.Duration
 	Over  bool
@@ -77,7 +77,7 @@ func Read(b []byte) (Snapshot, scheduler.Delta, error) {
 	return s.Snapshot, s.Scheduler, nil
 }
 
-// ReadProposal decodes a work that is not submitted.
+// ReadProposal decodes a workload that is not submitted.
 func ReadProposal(b []byte) (About, scheduler.Workload, error) {
 	var p struct {
 		About About              `json:"about"`
@@ -90,7 +90,7 @@ func ReadProposal(b []byte) (About, scheduler.Workload, error) {
 	return p.About, p.Work, nil
 }
 
-// World is what is played, and About of each work with what was assumed filled in.
+// World is what is played, and About of each workload with what was assumed filled in.
 func (s Snapshot) World(start scheduler.Delta, a Assumptions) (World, []About) {
 	w := World{Start: start, Maintenance: s.Maintenance, Takes: map[scheduler.ID]time.Duration{}, Leave: a.Leave, Gone: map[scheduler.ID]bool{}}
 	about := make(map[scheduler.ID]About, len(s.Works))
@@ -135,7 +135,7 @@ func seconds(s float64) time.Duration {
 	return time.Duration(min(s, horizon.Seconds()) * float64(time.Second))
 }
 
-// fill says how long a work that ran for a while still runs.
+// fill says how long a workload that ran for a while still runs.
 func (a Assumptions) fill(x About, w scheduler.Workload, ran time.Duration) About {
 	x.ID, x.Label, x.Project, x.Queue = w.ID, w.Label, w.Project, w.Queue
 	if x.Label == "" {

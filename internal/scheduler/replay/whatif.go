@@ -65,7 +65,7 @@ func (w World) Resize(pool string, n int) (World, error) {
 	return w, nil
 }
 
-// Propose is the world with a work that was not submitted, from the start on.
+// Propose is the world with a workload that was not submitted, from the start on.
 func (w World) Propose(x About, work scheduler.Workload, a Assumptions) (About, World) {
 	work.Submitted = w.Start.Now
 	w.Start.Submitted = append(slices.Clip(w.Start.Submitted), work)

@@ -10,10 +10,10 @@ import (
 	"github.com/falaj-ml/falaj/internal/scheduler"
 )
 
-// Began is when works begin to come.
+// Began is when workloads begin to come.
 var Began = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// Installation has nodes of eight accelerators in pools of a thousand, and works
+// Installation has nodes of eight accelerators in pools of a thousand, and workloads
 // of many shapes in a hundred queues, under the policy fair.
 func Installation(nodes, works int) scheduler.Delta {
 	d := scheduler.Delta{Now: Began, Policy: scheduler.Fair}
@@ -48,16 +48,16 @@ func Quotas(d *scheduler.Delta) {
 	}
 }
 
-// takes is how many steps after it was told to a work has left.
+// takes is how many steps after it was told to a workload has left.
 const takes = 3
 
-// Running is an installation while works come and go.
+// Running is an installation while workloads come and go.
 type Running struct {
 	state   *scheduler.State
 	now     time.Time
 	running []scheduler.ID // the oldest first
 	next    int            // of those that come
-	// As makes works other than they are; nil leaves them.
+	// As makes workloads other than they are; nil leaves them.
 	As func(scheduler.Workload) scheduler.Workload
 }
 
@@ -68,7 +68,7 @@ func Run(world scheduler.Delta, s *scheduler.State, first scheduler.Plan) *Runni
 	return r
 }
 
-// Next is the change of a second: ten works end, and those that were told to leave a
+// Next is the change of a second: ten workloads end, and those that were preempted a
 // while ago; ten come.
 func (r *Running) Next() scheduler.Delta {
 	r.now = r.now.Add(time.Second)
@@ -117,7 +117,7 @@ func Work(n int) scheduler.Workload {
 	return w
 }
 
-// Roles makes a gang with roles of every work that is a gang: a chief and parameter servers
+// Roles makes a gang with roles of every workload that is a gang: a chief and parameter servers
 // beside its workers.
 func Roles(w scheduler.Workload) scheduler.Workload {
 	if w.Workers < 2 {
