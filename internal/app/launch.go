@@ -15,6 +15,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/sandbox"
 	model "github.com/falaj-ml/falaj/internal/serving/runtime/child"
+	"github.com/falaj-ml/falaj/internal/usecase/replica"
 )
 
 // Child runs a hidden mode of this binary: what touches users' files, SQL and models.
@@ -30,7 +31,7 @@ func Child(mode string, args, environ []string, version string, in io.Reader, ou
 		return sqlworker.Main(in, out)
 	case model.Mode:
 		return runModel(args, in, out)
-	case replicaMode:
+	case replica.Mode:
 		return runReplica(args, environ)
 	case "openapi":
 		b, err := OpenAPI(version)

@@ -1,4 +1,4 @@
-package app
+package replica
 
 import (
 	"context"
@@ -21,6 +21,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/scheduler"
 	"github.com/falaj-ml/falaj/internal/serving"
+	"github.com/falaj-ml/falaj/internal/serving/runtime/child"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -33,7 +34,7 @@ type noJournal struct{}
 func (noJournal) Record(context.Context, audit.Entry) error { return nil }
 
 // newPlaces are the places of a machine of two cores.
-func newPlaces(t *testing.T) *replicaReservations {
+func newPlaces(t *testing.T) *Reservations {
 	t.Helper()
 	db, err := store.Open(t.Context(), store.Config{URL: "sqlite://" + filepath.Join(t.TempDir(), "falaj.db"), Migrations: []store.Migrations{computesql.Migrations}})
 	if err != nil {
@@ -49,7 +50,7 @@ func newPlaces(t *testing.T) *replicaReservations {
 	if _, err := c.EnsureHome(t.Context(), "local"); err != nil {
 		t.Fatal(err)
 	}
-	p := &replicaReservations{compute: c, db: db, log: slog.New(slog.DiscardHandler), all: map[string]*replicaReservation{}}
+	p := New(Config{Compute: c, DB: db, Log: slog.New(slog.DiscardHandler), Memory: child.Memory})
 	c.RegisterOwner(compute.Replica, p)
 	c.Start(t.Context())
 	t.Cleanup(c.Stop)
@@ -57,9 +58,9 @@ func newPlaces(t *testing.T) *replicaReservations {
 }
 
 // used is what of the machine's cores is taken.
-func (p *replicaReservations) used(t *testing.T) resource.Amount {
+func (p *Reservations) used(t *testing.T) resource.Amount {
 	t.Helper()
-	pools, err := p.compute.Pools(t.Context())
+	pools, err := p.Compute.Pools(t.Context())
 	if err != nil || len(pools) != 1 {
 		t.Fatal(err)
 	}
@@ -115,8 +116,8 @@ func TestPlaces(t *testing.T) {
 		wid = id
 	}
 	p.mu.Unlock()
-	if err := p.db.Update(t.Context(), "nyc", func(ctx context.Context, tx *store.Tx) error {
-		return p.compute.Cancel(ctx, tx, compute.WorkloadID(wid), "others need the room")
+	if err := p.DB.Update(t.Context(), "nyc", func(ctx context.Context, tx *store.Tx) error {
+		return p.Compute.Cancel(ctx, tx, compute.WorkloadID(wid), "others need the room")
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -147,8 +148,8 @@ func TestPlaceRefused(t *testing.T) {
 		p.mu.Unlock()
 	}
 	for {
-		err := p.db.Update(t.Context(), "nyc", func(ctx context.Context, tx *store.Tx) error {
-			return p.compute.Cancel(ctx, tx, compute.WorkloadID(wid), "ended by alice")
+		err := p.DB.Update(t.Context(), "nyc", func(ctx context.Context, tx *store.Tx) error {
+			return p.Compute.Cancel(ctx, tx, compute.WorkloadID(wid), "ended by alice")
 		})
 		if err == nil {
 			break
@@ -164,31 +165,13 @@ func TestPlaceRefused(t *testing.T) {
 	}
 }
 
-func TestScalingGauges(t *testing.T) {
-	page := metricsOf(t, scalingGauges{func() ([]serving.Scaling, []serving.ColdStarts) {
-		return []serving.Scaling{{Project: "nyc", Deployment: "delay", Version: 3, Wanted: 4, Running: 2}},
-			[]serving.ColdStarts{{Project: "nyc", Deployment: "delay", Waiting: 7, Loads: serving.Spent{Count: 2, Time: 3 * time.Second}}}
-	}})
-	for _, line := range []string{
-		`falaj_serving_replicas_wanted{deployment="delay",project="nyc",version="3"} 4`,
-		`falaj_serving_replicas_running{deployment="delay",project="nyc",version="3"} 2`,
-		`falaj_serving_held_requests{deployment="delay",project="nyc"} 7`,
-		`falaj_serving_cold_starts_total{deployment="delay",project="nyc"} 2`,
-		`falaj_serving_cold_start_seconds_total{deployment="delay",project="nyc"} 3`,
-	} {
-		if !strings.Contains(page, line+"\n") {
-			t.Errorf("there is no %s in\n%s", line, page)
-		}
-	}
-}
-
 // TestCalledTooLate: the connection of a replica that calls when its workload has ended,
 // or when it is not wanted any more, is closed, and so is one that has just come.
 func TestCalledTooLate(t *testing.T) {
 	for _, how := range []string{"ended", "unwanted"} {
 		for _, before := range []bool{false, true} {
 			p := newPlaces(t)
-			pl := &replicaReservation{placed: make(chan struct{}), lost: make(chan struct{}), ended: make(chan struct{}), over: make(chan struct{}), remote: newRemoteReplica()}
+			pl := &reservation{placed: make(chan struct{}), lost: make(chan struct{}), ended: make(chan struct{}), over: make(chan struct{}), remote: newRemoteReplica()}
 			p.all["rep_1"] = pl
 			take, err := p.Claim("rep_1")
 			if err != nil {

@@ -1,11 +1,10 @@
-package app
+package replica
 
 import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"io"
-	"log/slog"
 	"maps"
 	"net"
 	"os"
@@ -16,7 +15,6 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/compute"
-	"github.com/falaj-ml/falaj/internal/compute/computesql"
 	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
@@ -25,42 +23,17 @@ import (
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/serving"
 	"github.com/falaj-ml/falaj/internal/serving/runtime"
-	"github.com/falaj-ml/falaj/internal/serving/runtime/child"
-	"github.com/falaj-ml/falaj/internal/serving/runtime/onnx"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// remoteReplicas is what replicas on other pools need. Their engine runs this binary there, in
-// replicaMode. It calls the server with the token of its workload, which is good for
-// nothing else, and is given the model over that connection (httpapi's route
-// …/workloads/{workload}/replica). What the engine's nodes may not reach, nobody has to
-// open: it is the way that agents go.
-//
-// A replica lives as long as its connection: whichever end goes away, the other one
-// hears of it, and the workload ends. So nothing of it is left when the server is killed.
-type remoteReplicas struct {
-	tokens  *account.Service
-	library string // ONNX Runtime
-	dir     string // where each has its scratch directory
-	link    linker
-
-	once    sync.Once
-	program []engine.Mount // this binary, and the library
-	err     error
-}
-
-// linker gives a process at the other end of a connection its model.
-type linker func(ctx context.Context, conn net.Conn, model []byte, o runtime.Options, cores int) (*child.Linked, error)
-
 // remoteReplica is a replica on a machine of another pool.
 type remoteReplica struct {
-	*replicaReservation
+	*reservation
 
 	pool  string
 	zone  residency.Zone
 	cores int
-	link  linker
-	log   *slog.Logger
+	link  func(ctx context.Context, conn net.Conn, model []byte, o runtime.Options, cores int) (Session, error)
 	end   func() // ends the workload
 
 	conn    chan net.Conn // the replica's, once; sent to under mu
@@ -84,9 +57,9 @@ const (
 )
 
 // await waits until the replica has called.
-func (p *replicaReservations) await(ctx context.Context, r serving.ReplicaRequest, wid compute.WorkloadID, pl *replicaReservation, waits func(string)) (serving.Reservation, error) {
+func (p *Reservations) await(ctx context.Context, r serving.ReplicaRequest, wid compute.WorkloadID, pl *reservation, waits func(string)) (serving.Reservation, error) {
 	t := pl.remote
-	t.replicaReservation, t.cores, t.link, t.log = pl, r.Threads, p.remote.link, p.log
+	t.reservation, t.cores, t.link = pl, r.Threads, p.Link
 	t.end = sync.OnceFunc(func() { p.withdraw(context.WithoutCancel(ctx), r.Project, wid) })
 	look := time.NewTicker(whyEvery)
 	defer look.Stop()
@@ -115,7 +88,7 @@ func (p *replicaReservations) await(ctx context.Context, r serving.ReplicaReques
 			if began == nil {
 				continue
 			}
-			if why, err := p.compute.Why(ctx, wid); err == nil {
+			if why, err := p.Compute.Why(ctx, wid); err == nil {
 				waits("another one waits for a place on pools " + strings.Join(r.Pools, ", ") + ": " + strings.Join(why, "; "))
 			}
 		case <-ctx.Done():
@@ -146,7 +119,7 @@ func (t *remoteReplica) Load(context.Context, []byte, runtime.Options) (runtime.
 
 // Release implements serving.Place.
 func (t *remoteReplica) Release() {
-	t.replicaReservation.Release()
+	t.reservation.Release()
 	t.end()
 	t.hangUp()
 }
@@ -209,7 +182,7 @@ func (c *connectedReplica) Release() {
 // Claim takes the only call that a replica has: the connection is to be given to take,
 // nil if there is none after all. Errors: fault.Gone for a replica that nobody waits
 // for, fault.Conflict for one that has called.
-func (p *replicaReservations) Claim(workload string) (take func(net.Conn), err error) {
+func (p *Reservations) Claim(workload string) (take func(net.Conn), err error) {
 	pl := p.of(workload)
 	if pl == nil || pl.remote == nil {
 		return nil, fault.New(fault.Gone, "replica %.80q is no longer needed: its server stopped, or the deployment was scaled down", workload)
@@ -225,19 +198,19 @@ func (p *replicaReservations) Claim(workload string) (take func(net.Conn), err e
 }
 
 // prepareRemote says what a replica runs on a pool.
-func (p *replicaReservations) prepareRemote(ctx context.Context, w compute.Workload, pool compute.Pool) (engine.Spec, error) {
+func (p *Reservations) prepareRemote(ctx context.Context, w compute.Workload, pool compute.Pool) (engine.Spec, error) {
 	pl := p.of(string(w.ID))
 	if pl == nil || pl.remote == nil {
 		return engine.Spec{}, fault.New(fault.Gone, "the server that wanted the replica has ended")
 	}
-	program, err := p.remote.mounts()
+	program, err := p.mounts()
 	if err != nil {
 		return engine.Spec{}, err
 	}
 	var token string
 	ctx = identity.With(ctx, identity.Loop("replicas"))
-	if err := p.db.Update(ctx, string(w.Project), func(ctx context.Context, tx *store.Tx) (err error) {
-		_, token, err = p.remote.tokens.IssueAttemptIn(ctx, tx, account.AttemptSpec{
+	if err := p.DB.Update(ctx, string(w.Project), func(ctx context.Context, tx *store.Tx) (err error) {
+		_, token, err = p.Tokens.IssueAttemptIn(ctx, tx, account.AttemptSpec{
 			Attempt: string(w.ID), Name: string(w.ID), Project: w.Project, Scopes: []string{"workload.work"}, TTL: tokenLife,
 		})
 		return err
@@ -260,30 +233,30 @@ func (p *replicaReservations) prepareRemote(ctx context.Context, w compute.Workl
 	maps.Copy(env, pool.Env)
 	env["FALAJ_TOKEN"], env["FALAJ_PROJECT"], env["FALAJ_WORKLOAD"] = token, string(w.Project), string(w.ID)
 	return engine.Spec{
-		Command: []string{program[0].Path, "child", replicaMode, program[1].Path}, Env: env, Dir: dir,
+		Command: []string{program[0].Path, "child", Mode, program[1].Path}, Env: env, Dir: dir,
 		Mounts:  append([]engine.Mount{{Path: dir, Writable: true, Role: engine.Scratch}}, program...),
 		Network: engine.Network{API: true},
 	}, nil
 }
 
-func (p *replicaReservations) scratch(wid compute.WorkloadID) string {
-	return filepath.Join(p.remote.dir, string(wid))
+func (p *Reservations) scratch(wid compute.WorkloadID) string {
+	return filepath.Join(p.Dir, string(wid))
 }
 
 // revoke ends the token of a replica elsewhere.
-func (p *replicaReservations) revoke(ctx context.Context, tx *store.Tx, w compute.Workload) error {
-	if w.InPlace || p.remote.tokens == nil {
+func (p *Reservations) revoke(ctx context.Context, tx *store.Tx, w compute.Workload) error {
+	if w.InPlace || p.Tokens == nil {
 		return nil
 	}
-	return p.remote.tokens.RevokeAttemptIn(identity.With(ctx, identity.Loop("replicas")), tx, string(w.ID))
+	return p.Tokens.RevokeAttemptIn(identity.With(ctx, identity.Loop("replicas")), tx, string(w.ID))
 }
 
-// endEarlier ends the replicas elsewhere of an earlier process, also those that still
+// EndEarlier ends the replicas elsewhere of an earlier process, also those that still
 // wait in line: their own end has come with their connection.
-func (p *replicaReservations) endEarlier(ctx context.Context) error {
+func (p *Reservations) EndEarlier(ctx context.Context) error {
 	ctx = identity.With(ctx, identity.Loop("replicas"))
-	return p.db.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
-		all, err := computesql.Store{}.Unsettled(ctx, tx)
+	return p.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
+		all, err := p.Unsettled(ctx, tx)
 		if err != nil {
 			return err
 		}
@@ -291,7 +264,7 @@ func (p *replicaReservations) endEarlier(ctx context.Context) error {
 			if w.Kind != compute.Replica || w.InPlace || p.of(string(w.ID)) != nil {
 				continue
 			}
-			if err := p.compute.Cancel(ctx, tx, w.ID, "the server that wanted the replica has ended"); err != nil {
+			if err := p.Compute.Cancel(ctx, tx, w.ID, "the server that wanted the replica has ended"); err != nil {
 				return err
 			}
 		}
@@ -301,31 +274,31 @@ func (p *replicaReservations) endEarlier(ctx context.Context) error {
 
 // mounts are what the replica runs: this binary, and the library. Nodes keep them by
 // their digests.
-func (a *remoteReplicas) mounts() ([]engine.Mount, error) {
-	a.once.Do(func() {
+func (p *Reservations) mounts() ([]engine.Mount, error) {
+	p.once.Do(func() {
 		self, err := os.Executable()
 		if err != nil {
-			a.err = err
+			p.err = err
 			return
 		}
-		for _, path := range []string{self, a.library} {
+		for _, path := range []string{self, p.Library} {
 			file, err := filepath.EvalSymlinks(path)
 			if err == nil {
 				file, err = filepath.Abs(file)
 			}
 			if err != nil {
-				a.err = onnx.Missing(path)
+				p.err = p.Missing(path)
 				return
 			}
 			digest, err := digestOf(file)
 			if err != nil {
-				a.err = fault.Wrap(err, "list remote replicas")
+				p.err = fault.Wrap(err, "list remote replicas")
 				return
 			}
-			a.program = append(a.program, engine.Mount{Path: file, Digest: digest})
+			p.program = append(p.program, engine.Mount{Path: file, Digest: digest})
 		}
 	})
-	return a.program, a.err
+	return p.program, p.err
 }
 
 func digestOf(path string) (string, error) {
