@@ -13,7 +13,9 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/app"
 	"github.com/falaj-ml/falaj/internal/cli"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/sandbox/harden"
+	"github.com/falaj-ml/falaj/internal/usecase/simulation"
 )
 
 // What the linker sets: the version, the commit and its time.
@@ -87,16 +89,16 @@ func run() int {
 		syscall.Umask(0o077)
 		return app.Restore(ctx, cfg, app.World{Version: version, Out: w.Stdout, Log: w.Stderr}, dir, digest, takeBucket)
 	}
-	w.VerifyAudit = app.VerifyAudit
+	w.VerifyAudit = audit.VerifyText
 	w.Simulate = func(ctx context.Context, args cli.SimulateArgs, done func(share float64)) ([]byte, error) {
-		summary, err := app.Simulate(ctx, app.Simulation(args), done)
+		summary, err := simulation.Run(ctx, simulation.Traces(args), done)
 		if err != nil {
 			return nil, err
 		}
 		return json.Marshal(summary)
 	}
 	w.SimulateLive = func(ctx context.Context, args cli.LiveArgs) ([]byte, error) {
-		answer, err := app.SimulateLive(ctx, app.Live(args))
+		answer, err := simulation.RunLive(ctx, simulation.Live(args))
 		if err != nil {
 			return nil, err
 		}

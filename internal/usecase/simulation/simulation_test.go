@@ -1,4 +1,4 @@
-package app
+package simulation
 
 import (
 	"os"
@@ -35,12 +35,12 @@ func tinyProfile(t *testing.T) (dir, workload string) {
 func TestSimulate(t *testing.T) {
 	profiles, workload := tinyProfile(t)
 	page := filepath.Join(t.TempDir(), "out.html")
-	s := Simulation{
+	s := Traces{
 		Workloads: []string{workload, workload}, Profiles: profiles, Policy: "goodput", Compare: "fifo",
 		Nodes: 2, GPUs: 2, Interval: time.Minute, Load: 1, HTML: page,
 	}
 	last := 0.0
-	got, err := Simulate(t.Context(), s, func(share float64) { last = share })
+	got, err := Run(t.Context(), s, func(share float64) { last = share })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,35 +50,35 @@ func TestSimulate(t *testing.T) {
 	if text, err := os.ReadFile(page); err != nil || !strings.Contains(string(text), "</html>") {
 		t.Error(err)
 	}
-	for name, change := range map[string]func(s *Simulation){
-		"policy":   func(s *Simulation) { s.Policy = "best" },
-		"compare":  func(s *Simulation) { s.Compare = "best" },
-		"nodes":    func(s *Simulation) { s.Nodes = -1 },
-		"interval": func(s *Simulation) { s.Interval = 1500 * time.Millisecond },
-		"no time":  func(s *Simulation) { s.Interval = 0 },
-		"rigid":    func(s *Simulation) { s.Rigid = 2 },
-		"load":     func(s *Simulation) { s.Load = -1 },
-		"no load":  func(s *Simulation) { s.Load = 0 },
-		"deadline": func(s *Simulation) { s.Deadline = -1 },
-		"meet":     func(s *Simulation) { s.Smallest, s.Deadline, s.MostNodes = true, time.Hour, 4 },
-		"most":     func(s *Simulation) { s.Smallest, s.Deadline, s.Meet = true, time.Hour, 1 },
-		"group":    func(s *Simulation) { s.Smallest, s.Deadline, s.Meet, s.MostNodes, s.Group = true, time.Hour, 1, 4, "x" },
-		"page":     func(s *Simulation) { s.HTML = filepath.Join(page, "below") },
+	for name, change := range map[string]func(s *Traces){
+		"policy":   func(s *Traces) { s.Policy = "best" },
+		"compare":  func(s *Traces) { s.Compare = "best" },
+		"nodes":    func(s *Traces) { s.Nodes = -1 },
+		"interval": func(s *Traces) { s.Interval = 1500 * time.Millisecond },
+		"no time":  func(s *Traces) { s.Interval = 0 },
+		"rigid":    func(s *Traces) { s.Rigid = 2 },
+		"load":     func(s *Traces) { s.Load = -1 },
+		"no load":  func(s *Traces) { s.Load = 0 },
+		"deadline": func(s *Traces) { s.Deadline = -1 },
+		"meet":     func(s *Traces) { s.Smallest, s.Deadline, s.MostNodes = true, time.Hour, 4 },
+		"most":     func(s *Traces) { s.Smallest, s.Deadline, s.Meet = true, time.Hour, 1 },
+		"group":    func(s *Traces) { s.Smallest, s.Deadline, s.Meet, s.MostNodes, s.Group = true, time.Hour, 1, 4, "x" },
+		"page":     func(s *Traces) { s.HTML = filepath.Join(page, "below") },
 	} {
 		wrong := s
 		change(&wrong)
-		if _, err := Simulate(t.Context(), wrong, func(float64) {}); !fault.Is(err, fault.Invalid) {
+		if _, err := Run(t.Context(), wrong, func(float64) {}); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	sized := s
 	sized.Smallest, sized.Deadline, sized.Meet, sized.MostNodes = true, 10*time.Minute, 1, 8
-	got, err = Simulate(t.Context(), sized, func(float64) {})
+	got, err = Run(t.Context(), sized, func(float64) {})
 	if err != nil || got.Smallest == nil || got.Smallest.Nodes < 1 || len(got.Smallest.Tried) < 2 || got.Pooled.Late != 0 {
 		t.Errorf("%+v, %v", got.Smallest, err)
 	}
 	s.Workloads = []string{profiles + "/absent.csv"}
-	if _, err := Simulate(t.Context(), s, func(float64) {}); !fault.Is(err, fault.NotFound) {
+	if _, err := Run(t.Context(), s, func(float64) {}); !fault.Is(err, fault.NotFound) {
 		t.Error(err)
 	}
 }

@@ -1,4 +1,4 @@
-package app
+package simulation
 
 import (
 	"context"
@@ -27,8 +27,8 @@ type Live struct {
 	HTML      string // file to write; may be empty
 }
 
-// SimulateLive plays the world of a server as it is, and with what is changed.
-func SimulateLive(ctx context.Context, l Live) (replay.Answer, error) {
+// RunLive plays the world of a server as it is, and with what is changed.
+func RunLive(ctx context.Context, l Live) (replay.Answer, error) {
 	snapshot, start, err := replay.Read(l.Snapshot)
 	if err != nil {
 		return replay.Answer{}, err

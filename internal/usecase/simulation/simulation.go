@@ -1,4 +1,6 @@
-package app
+// Package simulation plays schedulers in virtual time for `falaj simulate`: traces of jobs on a
+// cluster from files, and the state of a server with what is changed in it.
+package simulation
 
 import (
 	"context"
@@ -17,8 +19,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/scheduler/simulate"
 )
 
-// Simulation is what `falaj simulate` is asked to do.
-type Simulation struct {
+// Traces is what `falaj simulate` is asked to do.
+type Traces struct {
 	Workloads []string // files
 	Profiles  string   // directory
 	Cluster   string   // file; empty is Nodes with GPUs each
@@ -40,9 +42,9 @@ type Simulation struct {
 	Every     bool // try all sizes
 }
 
-// Simulate plays workloads in virtual time, several at once. done is told how
+// Run plays workloads in virtual time, several at once. done is told how
 // much is done, from 0 to 1, by several goroutines.
-func Simulate(ctx context.Context, s Simulation, done func(share float64)) (simulate.Summary, error) {
+func Run(ctx context.Context, s Traces, done func(share float64)) (simulate.Summary, error) {
 	if s.Interval%time.Second != 0 {
 		return simulate.Summary{}, fault.New(fault.Invalid, "an interval of %s is not of whole seconds", s.Interval)
 	}
@@ -105,7 +107,7 @@ type play struct {
 }
 
 // play plays all, as many at once as there are processors.
-func (s Simulation) play(ctx context.Context, plays []play, done func(share float64)) ([]simulate.Trace, error) {
+func (s Traces) play(ctx context.Context, plays []play, done func(share float64)) ([]simulate.Trace, error) {
 	var mu sync.Mutex
 	shares, sum := make([]float64, len(plays)), 0.0
 	traces := make([]simulate.Trace, len(plays))
@@ -138,7 +140,7 @@ func (s Simulation) play(ctx context.Context, plays []play, done func(share floa
 
 // smallest looks for the least number of nodes. A size is given up in a workload
 // in which more are late than may be in all.
-func (s Simulation) smallest(ctx context.Context, cluster simulate.Cluster, workloads []simulate.Workload, done func(share float64)) (*simulate.Sizing, error) {
+func (s Traces) smallest(ctx context.Context, cluster simulate.Cluster, workloads []simulate.Workload, done func(share float64)) (*simulate.Sizing, error) {
 	sizing := &simulate.Sizing{Group: s.Group, Most: s.MostNodes, Meet: s.Meet, Every: s.Every}
 	for _, w := range workloads {
 		for _, j := range w.Jobs {
@@ -183,7 +185,7 @@ func (s Simulation) smallest(ctx context.Context, cluster simulate.Cluster, work
 }
 
 // sized is the cluster with so many nodes of the group that is sized.
-func (s Simulation) sized(c simulate.Cluster, nodes int) simulate.Cluster {
+func (s Traces) sized(c simulate.Cluster, nodes int) simulate.Cluster {
 	out := simulate.Cluster{Groups: slices.Clone(c.Groups)}
 	for i := range out.Groups {
 		g := &out.Groups[i]
@@ -200,7 +202,7 @@ func (s Simulation) sized(c simulate.Cluster, nodes int) simulate.Cluster {
 }
 
 // cluster is what is simulated, and what was measured of its types.
-func (s Simulation) cluster() (simulate.Cluster, simulate.Measured, error) {
+func (s Traces) cluster() (simulate.Cluster, simulate.Measured, error) {
 	if s.Cluster == "" {
 		c := simulate.Uniform(s.Nodes, s.GPUs)
 		if err := c.Validate(); err != nil {
@@ -222,7 +224,7 @@ func (s Simulation) cluster() (simulate.Cluster, simulate.Measured, error) {
 	})
 }
 
-func (s Simulation) read(measured simulate.Measured) ([]simulate.Workload, error) {
+func (s Traces) read(measured simulate.Measured) ([]simulate.Workload, error) {
 	var out []simulate.Workload
 	for _, file := range s.Workloads {
 		w, err := readWorkload(file, measured)
