@@ -83,6 +83,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/usecase/deployments"
 	"github.com/falaj-ml/falaj/internal/usecase/erasure"
 	"github.com/falaj-ml/falaj/internal/usecase/featuredata"
+	"github.com/falaj-ml/falaj/internal/usecase/gauges"
 	"github.com/falaj-ml/falaj/internal/usecase/jobs"
 )
 
@@ -106,7 +107,7 @@ type parts struct {
 	erasure    *erasure.Service
 	deletions  deletions.Service
 	stored     *quota.Accounts
-	reached    reachedCounts
+	reached    gauges.ReachedQuotas
 	objects    *backup.Held
 	tables     *backup.Held // files of open datasets
 	backups    *backups.Service

@@ -3,9 +3,6 @@ package app
 import (
 	"os"
 	"runtime/debug"
-	"strconv"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/falaj-ml/falaj/internal/machine"
 	"github.com/falaj-ml/falaj/internal/membudget"
@@ -40,11 +37,3 @@ func limitMemory(memory resource.Bytes) (end func()) {
 
 // memoryLimit is the memory that the server may use.
 func memoryLimit() resource.Bytes { return machine.MemoryLimit("/") }
-
-// requestGauges are the use of the budget, and its size.
-func requestGauges(b *membudget.Budget) prometheus.Collector {
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "falaj_request_memory_bytes", Help: "Memory reserved for request bodies, decoded requests and responses.",
-		ConstLabels: prometheus.Labels{"limit": strconv.FormatInt(b.Most(), 10)},
-	}, func() float64 { return float64(b.Used()) })
-}

@@ -1,4 +1,4 @@
-package app
+package gauges
 
 import (
 	"net/http"
@@ -15,7 +15,7 @@ import (
 )
 
 func TestServingGauges(t *testing.T) {
-	g := servingGauges{func() []serving.Measured {
+	g := Serving{func() []serving.Measured {
 		return []serving.Measured{{
 			Project: "nyc", Deployment: "delay",
 			Statistics: serving.Statistics{
@@ -55,4 +55,22 @@ func metricsOf(t *testing.T, c prometheus.Collector) string {
 	w := httptest.NewRecorder()
 	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	return w.Body.String()
+}
+
+func TestScalingGauges(t *testing.T) {
+	page := metricsOf(t, Scaling{func() ([]serving.Scaling, []serving.ColdStarts) {
+		return []serving.Scaling{{Project: "nyc", Deployment: "delay", Version: 3, Wanted: 4, Running: 2}},
+			[]serving.ColdStarts{{Project: "nyc", Deployment: "delay", Waiting: 7, Loads: serving.Spent{Count: 2, Time: 3 * time.Second}}}
+	}})
+	for _, line := range []string{
+		`falaj_serving_replicas_wanted{deployment="delay",project="nyc",version="3"} 4`,
+		`falaj_serving_replicas_running{deployment="delay",project="nyc",version="3"} 2`,
+		`falaj_serving_held_requests{deployment="delay",project="nyc"} 7`,
+		`falaj_serving_cold_starts_total{deployment="delay",project="nyc"} 2`,
+		`falaj_serving_cold_start_seconds_total{deployment="delay",project="nyc"} 3`,
+	} {
+		if !strings.Contains(page, line+"\n") {
+			t.Errorf("there is no %s in\n%s", line, page)
+		}
+	}
 }

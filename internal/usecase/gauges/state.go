@@ -1,4 +1,4 @@
-package app
+package gauges
 
 import (
 	"context"
@@ -14,18 +14,28 @@ import (
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/dataset/ingestion"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/governance/identity/account"
 	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/training"
+	"github.com/falaj-ml/falaj/internal/usecase/backups"
 )
 
-// stateGauges are the state of the installation as Prometheus series. What the database
+// State are the state of the installation as Prometheus series. What the database
 // says is read when somebody asks and it is older than stateAge, within stateTime; a
 // database that does not answer leaves what was read last, and its age says so.
-type stateGauges struct {
-	a *App
+type State struct {
+	Version string
+	Data    string // data directory
+	DB      *store.DB
+	// Compute is nil on a gateway, which has none of the services below either.
+	Compute   *compute.Service
+	Training  *training.Service
+	Ingestion *ingestion.Service
+	Accounts  *account.Service
+	Backups   *backups.Service // nil without backup.dir
 
 	reading sync.Mutex // held while it is read
 	mu      sync.Mutex
@@ -97,7 +107,7 @@ var (
 )
 
 // Describe implements prometheus.Collector.
-func (g *stateGauges) Describe(ch chan<- *prometheus.Desc) {
+func (g *State) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		buildInfo, stateRead, jobsNow, jobsOldest, jobsEnded, jobsWaiting, queueRunning, queueWaiting, queueUsed, queueQuota,
 		poolOpen, poolUp, poolRunning, poolCapacity, poolUsed, poolNodes, budgetLimit, budgetSpent, sourceOK, sourceLate, backupLast, tokenExpiry,
@@ -108,7 +118,7 @@ func (g *stateGauges) Describe(ch chan<- *prometheus.Desc) {
 }
 
 // Collect implements prometheus.Collector.
-func (g *stateGauges) Collect(ch chan<- prometheus.Metric) {
+func (g *State) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
@@ -117,22 +127,22 @@ func (g *stateGauges) Collect(ch chan<- prometheus.Metric) {
 			gauge(d, float64(at.UnixMilli())/1000, labels...)
 		}
 	}
-	gauge(buildInfo, 1, g.a.world.Version, runtime.Version())
+	gauge(buildInfo, 1, g.Version, runtime.Version())
 	g.machine(gauge)
 	for _, l := range lifecycle.Measured() {
 		gauge(loopFailing, float64(l.Failures), l.Name)
 		ch <- prometheus.MustNewConstMetric(loopFailed, prometheus.CounterValue, float64(l.Failed), l.Name)
 		instant(loopWorked, l.Worked, l.Name)
 	}
-	if g.a.compute == nil { // a gateway has none of the rest
+	if g.Compute == nil { // a gateway has none of the rest
 		return
 	}
-	gauge(leads, one(g.a.compute.Schedules()), "scheduling")
-	for code, n := range g.a.compute.Waiting() {
+	gauge(leads, one(g.Compute.Schedules()), "scheduling")
+	for code, n := range g.Compute.Waiting() {
 		gauge(jobsWaiting, float64(n), string(code))
 	}
 	s := g.read()
-	gauge(storeWaiting, float64(g.a.db.Waiting()))
+	gauge(storeWaiting, float64(g.DB.Waiting()))
 	if s.at.IsZero() {
 		return
 	}
@@ -152,9 +162,9 @@ func one(yes bool) float64 {
 }
 
 // machine is what is known without the database.
-func (g *stateGauges) machine(gauge func(*prometheus.Desc, float64, ...string)) {
+func (g *State) machine(gauge func(*prometheus.Desc, float64, ...string)) {
 	var disk unix.Statfs_t
-	if err := unix.Statfs(g.a.cfg.Data, &disk); err != nil {
+	if err := unix.Statfs(g.Data, &disk); err != nil {
 		return
 	}
 	gauge(diskSize, float64(disk.Blocks)*float64(disk.Bsize))
@@ -165,7 +175,7 @@ func (g *stateGauges) machine(gauge func(*prometheus.Desc, float64, ...string)) 
 }
 
 // read is the state, not older than stateAge where the database answers.
-func (g *stateGauges) read() state {
+func (g *State) read() state {
 	g.reading.Lock()
 	defer g.reading.Unlock()
 	g.mu.Lock()
@@ -188,32 +198,32 @@ func (g *stateGauges) read() state {
 }
 
 // look reads the state.
-func (g *stateGauges) look(ctx context.Context) (s state, err error) {
+func (g *State) look(ctx context.Context) (s state, err error) {
 	began := time.Now()
-	if err := g.a.db.View(ctx, func(context.Context, *store.Tx) error { return nil }); err != nil {
+	if err := g.DB.View(ctx, func(context.Context, *store.Tx) error { return nil }); err != nil {
 		return s, err
 	}
 	s.took = time.Since(began)
-	if s.jobs, s.ended, err = g.a.training.Counts(ctx); err != nil {
+	if s.jobs, s.ended, err = g.Training.Counts(ctx); err != nil {
 		return s, err
 	}
-	if s.pools, err = g.a.compute.Pools(ctx); err != nil {
+	if s.pools, err = g.Compute.Pools(ctx); err != nil {
 		return s, err
 	}
-	if s.queues, err = g.a.compute.Queues(ctx); err != nil {
+	if s.queues, err = g.Compute.Queues(ctx); err != nil {
 		return s, err
 	}
-	if s.budgets, err = g.a.compute.Budgets(ctx, ""); err != nil {
+	if s.budgets, err = g.Compute.Budgets(ctx, ""); err != nil {
 		return s, err
 	}
-	if s.sources, err = g.a.ingestion.Scheduled(ctx, maxSources); err != nil {
+	if s.sources, err = g.Ingestion.Scheduled(ctx, maxSources); err != nil {
 		return s, err
 	}
-	if s.expiry, err = g.a.accounts.NextExpiry(ctx); err != nil {
+	if s.expiry, err = g.Accounts.NextExpiry(ctx); err != nil {
 		return s, err
 	}
-	if g.a.cfg.Backup.Dir != "" {
-		if s.backups, err = g.a.backups.List(ctx); err != nil {
+	if g.Backups != nil {
+		if s.backups, err = g.Backups.List(ctx); err != nil {
 			return s, err
 		}
 	}

@@ -1,4 +1,4 @@
-package app
+package gauges
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
@@ -6,8 +6,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/feature"
 )
 
-// streamGauges say how the streams go that this process follows.
-type streamGauges struct{ streams *feature.Streams }
+// Streams say how the streams go that this process follows.
+type Streams struct{ Streams *feature.Streams }
 
 var (
 	streamLabels  = []string{"project", "dataset"}
@@ -18,14 +18,14 @@ var (
 	streamStuck   = prometheus.NewDesc("falaj_stream_stuck", "1 if the stream is stuck, 0 otherwise; falaj feature stream shows the reason.", streamLabels, nil)
 )
 
-func (g streamGauges) Describe(ch chan<- *prometheus.Desc) {
+func (g Streams) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{streamEvents, streamBytes, streamWaiting, streamUncut, streamStuck} {
 		ch <- d
 	}
 }
 
-func (g streamGauges) Collect(ch chan<- prometheus.Metric) {
-	for _, s := range g.streams.Gauges() {
+func (g Streams) Collect(ch chan<- prometheus.Metric) {
+	for _, s := range g.Streams.Gauges() {
 		stuck := 0.0
 		if s.Stuck {
 			stuck = 1

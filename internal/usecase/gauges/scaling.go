@@ -1,4 +1,4 @@
-package app
+package gauges
 
 import (
 	"strconv"
@@ -8,9 +8,9 @@ import (
 	"github.com/falaj-ml/falaj/internal/serving"
 )
 
-// scalingGauges say how deployments scale whose manifests say how.
-type scalingGauges struct {
-	scaled func() ([]serving.Scaling, []serving.ColdStarts)
+// Scaling say how deployments scale whose manifests say how.
+type Scaling struct {
+	Scaled func() ([]serving.Scaling, []serving.ColdStarts)
 }
 
 var (
@@ -22,15 +22,15 @@ var (
 )
 
 // Describe implements prometheus.Collector.
-func (g scalingGauges) Describe(ch chan<- *prometheus.Desc) {
+func (g Scaling) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{scalingWanted, scalingRunning, scalingHeld, scalingColds, scalingSeconds} {
 		ch <- d
 	}
 }
 
 // Collect implements prometheus.Collector.
-func (g scalingGauges) Collect(ch chan<- prometheus.Metric) {
-	versions, holds := g.scaled()
+func (g Scaling) Collect(ch chan<- prometheus.Metric) {
+	versions, holds := g.Scaled()
 	for _, v := range versions {
 		labels := []string{v.Project, v.Deployment, strconv.FormatInt(v.Version, 10)}
 		ch <- prometheus.MustNewConstMetric(scalingWanted, prometheus.GaugeValue, float64(v.Wanted), labels...)

@@ -1,4 +1,4 @@
-package app
+package gauges
 
 import (
 	"strconv"
@@ -8,9 +8,9 @@ import (
 	"github.com/falaj-ml/falaj/internal/serving"
 )
 
-// servingGauges say how models answer, by version in memory: there are at most
+// Serving say how models answer, by version in memory: there are at most
 // three of a deployment.
-type servingGauges struct{ measured func() []serving.Measured }
+type Serving struct{ Measured func() []serving.Measured }
 
 var (
 	servingLabels   = []string{"project", "deployment", "version"}
@@ -23,15 +23,15 @@ var (
 )
 
 // Describe implements prometheus.Collector.
-func (g servingGauges) Describe(ch chan<- *prometheus.Desc) {
+func (g Serving) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{servingFailures, servingSeconds, servingWaits, servingWaiting, servingModel, servingSizes} {
 		ch <- d
 	}
 }
 
 // Collect implements prometheus.Collector.
-func (g servingGauges) Collect(ch chan<- prometheus.Metric) {
-	for _, m := range g.measured() {
+func (g Serving) Collect(ch chan<- prometheus.Metric) {
+	for _, m := range g.Measured() {
 		labels := []string{m.Project, m.Deployment, strconv.FormatInt(m.Version, 10)}
 		for kind, n := range m.Failures {
 			ch <- prometheus.MustNewConstMetric(servingFailures, prometheus.CounterValue, float64(n), append([]string{kind.String()}, labels...)...)

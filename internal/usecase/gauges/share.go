@@ -1,4 +1,4 @@
-package app
+package gauges
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
@@ -6,9 +6,9 @@ import (
 	"github.com/falaj-ml/falaj/internal/share"
 )
 
-// shareGauges say how much of the shared resources is used, by the name of the limit:
+// Shares say how much of the shared resources is used, by the name of the limit:
 // names are constants of the code.
-type shareGauges struct{}
+type Shares struct{}
 
 var (
 	shareSlots   = prometheus.NewDesc("falaj_share_slots", "Capacity of a shared resource; 0 for rates and counts.", []string{"limit"}, nil)
@@ -19,14 +19,14 @@ var (
 )
 
 // Describe implements prometheus.Collector.
-func (shareGauges) Describe(ch chan<- *prometheus.Desc) {
+func (Shares) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{shareSlots, shareHeld, shareWaiting, shareGranted, shareRefused} {
 		ch <- d
 	}
 }
 
 // Collect implements prometheus.Collector.
-func (shareGauges) Collect(ch chan<- prometheus.Metric) {
+func (Shares) Collect(ch chan<- prometheus.Metric) {
 	for _, u := range share.Measured() {
 		for _, m := range []struct {
 			desc  *prometheus.Desc

@@ -1,4 +1,4 @@
-package app
+package gauges
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
@@ -6,11 +6,11 @@ import (
 	"github.com/falaj-ml/falaj/internal/feature"
 )
 
-// featureGauges are the last comparisons of online rows with their sources, as many of
+// Features are the last comparisons of online rows with their sources, as many of
 // each as view versions that are online, and what was done to keep the store tidy.
-type featureGauges struct {
-	verification *feature.Verification
-	rows         *feature.OnlineRows
+type Features struct {
+	Verification *feature.Verification
+	Rows         *feature.OnlineRows
 }
 
 var (
@@ -23,15 +23,15 @@ var (
 )
 
 // Describe implements prometheus.Collector.
-func (g featureGauges) Describe(out chan<- *prometheus.Desc) {
+func (g Features) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{featureCompared, featureMismatches, featureCheckedAt, featureMoved, featureSwept, featureDropped} {
 		out <- d
 	}
 }
 
 // Collect implements prometheus.Collector.
-func (g featureGauges) Collect(out chan<- prometheus.Metric) {
-	for _, c := range g.verification.Checks() {
+func (g Features) Collect(out chan<- prometheus.Metric) {
+	for _, c := range g.Verification.Checks() {
 		gauge := func(d *prometheus.Desc, v float64) {
 			out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, string(c.Project), c.View)
 		}
@@ -44,7 +44,7 @@ func (g featureGauges) Collect(out chan<- prometheus.Metric) {
 	count := func(d *prometheus.Desc, n int64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
 	}
-	t := g.rows.CompactionStats()
+	t := g.Rows.CompactionStats()
 	count(featureMoved, t.Moved)
 	count(featureSwept, t.Swept)
 	count(featureDropped, t.Dropped, "generation")
