@@ -8,6 +8,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/backup"
 	"github.com/falaj-ml/falaj/internal/blob"
+	"github.com/falaj-ml/falaj/internal/config"
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
 	"github.com/falaj-ml/falaj/internal/dataset/ingestion/ingestionsql"
@@ -151,7 +152,7 @@ func (a *App) housekeeping(ctx context.Context) error {
 	daily := &lifecycle.Loop{Name: "housekeeping", Every: 24 * time.Hour, Timeout: time.Hour, Logger: a.log, Run: func(ctx context.Context) error {
 		ctx = identity.With(ctx, identity.Loop("housekeeping"))
 		trimmed := errors.Join(
-			event.Trim(ctx, a.db, time.Now().Add(-kept(a.cfg.Retention.Events))),
+			event.Trim(ctx, a.db, time.Now().Add(-config.Kept(a.cfg.Retention.Events))),
 			a.training.Forget(ctx), // first: what its jobs named may go then
 			forgetHistory(ctx, a.db, a.cfg, time.Now),
 			a.archiveAudit(ctx), // it has a pass of its own
@@ -180,7 +181,7 @@ func (a *App) housekeeping(ctx context.Context) error {
 // pruneRuns removes for ever what was deleted long ago. When the pass is over, each further
 // project has one call, which is short, so that none waits for the others for ever.
 func (a *App) pruneRuns(ctx context.Context, p project.Name, pass lifecycle.Pass) error {
-	older := kept(a.cfg.Retention.DeletedRuns)
+	older := config.Kept(a.cfg.Retention.DeletedRuns)
 	if older == 0 {
 		return nil
 	}
@@ -194,7 +195,7 @@ func (a *App) pruneRuns(ctx context.Context, p project.Name, pass lifecycle.Pass
 // objects of no use, also where no entries are archived any more.
 func (a *App) archiveAudit(ctx context.Context) error {
 	var before time.Time
-	if keep := kept(a.cfg.Retention.Audit); keep > 0 {
+	if keep := config.Kept(a.cfg.Retention.Audit); keep > 0 {
 		before = time.Now().Add(-keep)
 	}
 	_, err := a.sequencer.Archive(ctx, before, lifecycle.NewPass(time.Now))
@@ -243,7 +244,7 @@ func eachProject(ctx context.Context, list func(ctx context.Context, limit int, 
 // AcceptRollback goes on after the audit log and the second place of its
 // checkpoints disagree, with a reason that becomes part of the log. It reports
 // whether there was anything to accept. The server must not be running.
-func AcceptRollback(ctx context.Context, cfg Config, w World, reason string) (accepted bool, err error) {
+func AcceptRollback(ctx context.Context, cfg config.Config, w World, reason string) (accepted bool, err error) {
 	a := newApp(cfg, w)
 	a.upgrading = noUpgrade
 	defer func() { _ = a.Stop(ctx) }()

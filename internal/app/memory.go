@@ -4,6 +4,7 @@ import (
 	"os"
 	"runtime/debug"
 
+	"github.com/falaj-ml/falaj/internal/config"
 	"github.com/falaj-ml/falaj/internal/machine"
 	"github.com/falaj-ml/falaj/internal/membudget"
 	"github.com/falaj-ml/falaj/internal/resource"
@@ -19,7 +20,7 @@ const (
 // requestBudget is the memory that requests share.
 func (a *App) requestBudget(memory resource.Bytes) *membudget.Budget {
 	if set := a.cfg.Limits.Requests; set != "" {
-		return membudget.New(bytes(set))
+		return membudget.New(config.Bytes(set))
 	}
 	return membudget.New(int64(min(mostBudget, max(leastBudget, memory/requestShare))))
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/falaj-ml/falaj/internal/config"
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
@@ -39,7 +40,7 @@ func (a *App) openAlerts(context.Context) error {
 	}
 	a.alerts = alert.New(alert.Config{
 		DB: a.db, Store: alertsql.Store{}, Authz: a.authorizer, Sealer: a.keys, Guard: a.guard, Allow: a.cfg.Alerts.Hosts, Log: a.log,
-		Commands: alert.Commands{Dir: commands, Worker: a.cfg.workerPath(), Level: level, Owner: a.groupsOwner},
+		Commands: alert.Commands{Dir: commands, Worker: a.cfg.WorkerPath(), Level: level, Owner: a.groupsOwner},
 	})
 	a.group.Add(a.alerts.Loop().Service())
 	a.webhooks = webhook.New(webhook.Config{DB: a.db, Store: webhooksql.Store{}, Authz: a.authorizer, Sealer: a.keys, Alerts: a.alerts})
@@ -59,7 +60,7 @@ func (a *App) openMonitoring(context.Context) error {
 			Serving: a.serving, Features: a.features.OnlineReads, Datasets: a.datasets, Registry: a.registry, Environments: a.environments, Training: a.training,
 			Tracking: a.tracking, Authorizer: a.authorizer,
 		},
-		Keep: kept(a.cfg.Retention.Windows),
+		Keep: config.Kept(a.cfg.Retention.Windows),
 	})
 	loop := &lifecycle.Loop{Name: "monitor", Every: 2 * time.Second, Run: a.monitoring.RunOnce, Logger: a.log}
 	a.group.Add(lifecycle.Service{Name: "monitoring", Stop: a.monitoring.Release})

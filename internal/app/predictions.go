@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/falaj-ml/falaj/internal/config"
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
@@ -27,7 +28,7 @@ func (a *App) openPredictions(context.Context) error {
 	var err error
 	a.predictions, err = prediction.Open(prediction.Config{
 		Dir: filepath.Join(a.cfg.Data, "predictions"), Keys: a.keys, Retention: retention,
-		MaxBytes: bytes(a.cfg.Predictions.MaxBytes), Erased: a.erasure.Entities, Logger: a.log,
+		MaxBytes: config.Bytes(a.cfg.Predictions.MaxBytes), Erased: a.erasure.Entities, Logger: a.log,
 	})
 	if err != nil {
 		return fault.Wrap(err, "prediction log")

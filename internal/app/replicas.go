@@ -7,6 +7,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/compute/computesql"
+	"github.com/falaj-ml/falaj/internal/config"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/serving"
@@ -24,7 +25,7 @@ func (a *App) openReplicas() serving.Capacity {
 	}
 	p := replica.New(replica.Config{
 		DB: a.db, Compute: a.compute, Tokens: a.accounts, Log: a.log, Dir: filepath.Join(a.cfg.Data, "tmp", "replicas"),
-		Library: a.cfg.ortPath(), Missing: onnx.Missing, Memory: child.Memory, MaxMemory: resource.Bytes(bytes(a.cfg.Serving.Process)),
+		Library: a.cfg.ORTPath(), Missing: onnx.Missing, Memory: child.Memory, MaxMemory: resource.Bytes(config.Bytes(a.cfg.Serving.Process)),
 		Link: func(ctx context.Context, conn net.Conn, model []byte, o runtime.Options, cores int) (replica.Session, error) {
 			l, err := a.apart.Link(ctx, conn, model, o, cores)
 			if err != nil { // else the interface would hold a nil pointer

@@ -1,4 +1,4 @@
-package app
+package config
 
 import (
 	"fmt"
@@ -42,13 +42,13 @@ func (f field) text() string {
 	if list, ok := f.value.([]string); ok {
 		return strings.Join(list, ",")
 	}
-	if engines, ok := f.value.(map[string]EngineConfig); ok {
+	if engines, ok := f.value.(map[string]Engine); ok {
 		return enginesText(engines)
 	}
-	if entries, ok := f.value.([]InProcessConfig); ok {
+	if entries, ok := f.value.([]InProcess); ok {
 		return inProcessText(entries)
 	}
-	if remotes, ok := f.value.(map[string]RemoteConfig); ok {
+	if remotes, ok := f.value.(map[string]Remote); ok {
 		return remotesText(remotes)
 	}
 	return withoutPassword(fmt.Sprint(f.value))
@@ -78,17 +78,17 @@ func withoutPassword(s string) string {
 // file can.
 func (f field) variable() string {
 	switch f.value.(type) {
-	case map[string]EngineConfig, map[string]RemoteConfig, []InProcessConfig:
+	case map[string]Engine, map[string]Remote, []InProcess:
 		return ""
 	}
 	return "FALAJ_" + strings.ToUpper(strings.ReplaceAll(f.key, ".", "_"))
 }
 
-// configReference is the table of docs/reference/config.md.
-func configReference() string {
+// Reference is the table of docs/reference/config.md.
+func Reference() string {
 	var b strings.Builder
 	b.WriteString("| key | variable | default | meaning |\n|---|---|---|---|\n")
-	initial, _ := LoadConfig("", nil, nil) // the defaults are valid
+	initial, _ := Load("", nil, nil) // the defaults are valid
 	for _, f := range fields(initial) {
 		value := f.text()
 		if value != "" {
@@ -129,8 +129,8 @@ func (c Config) sizes() error {
 	return nil
 }
 
-// bytes reads a size that Validate has seen.
-func bytes(s size) int64 {
+// Bytes reads a size that Validate has seen.
+func Bytes(s size) int64 {
 	n, _ := resource.ParseBytes(s)
 	return int64(n)
 }

@@ -1,4 +1,4 @@
-package app
+package config
 
 import (
 	"crypto/tls"
@@ -22,8 +22,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/serving/runtime/remote"
 )
 
-// RemoteConfig is a server that runs models for this one.
-type RemoteConfig struct {
+// Remote is a server that runs models for this one.
+type Remote struct {
 	URL         string   `koanf:"url"`         // https://host:port, or http:// of a loopback address; oip-http may have a path
 	Protocol    string   `koanf:"protocol"`    // oip-grpc or oip-http
 	Zone        string   `koanf:"zone"`        // where it stands: only data that may be there goes there
@@ -39,7 +39,7 @@ type RemoteConfig struct {
 // is what is below "serving.remotes".
 func checkRemoteKeys(raw map[string]any) error {
 	var known []string
-	for f := range reflect.TypeFor[RemoteConfig]().Fields() {
+	for f := range reflect.TypeFor[Remote]().Fields() {
 		known = append(known, f.Tag.Get("koanf"))
 	}
 	for _, name := range slices.Sorted(maps.Keys(raw)) {
@@ -96,7 +96,7 @@ func (c Config) validateRemotes() error {
 }
 
 // remotesText is the remotes as they are shown: "triton (url=… zone=DE)".
-func remotesText(remotes map[string]RemoteConfig) string {
+func remotesText(remotes map[string]Remote) string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(remotes)) {
 		v := reflect.ValueOf(remotes[name])
@@ -111,8 +111,8 @@ func remotesText(remotes map[string]RemoteConfig) string {
 	return strings.Join(out, ", ")
 }
 
-// servers are the remotes as they are asked.
-func (c Config) servers() (map[string]remote.Server, error) {
+// Servers are the remotes as they are asked.
+func (c Config) Servers() (map[string]remote.Server, error) {
 	out := map[string]remote.Server{}
 	for name, r := range c.Serving.Remotes {
 		u, err := url.Parse(r.URL)
@@ -158,8 +158,8 @@ func (c Config) servers() (map[string]remote.Server, error) {
 	return out, nil
 }
 
-// servingRemotes are the remotes as serving lets requests go to them.
-func (c Config) servingRemotes() map[string]serving.Remote {
+// ServingRemotes are the remotes as serving lets requests go to them.
+func (c Config) ServingRemotes() map[string]serving.Remote {
 	out := map[string]serving.Remote{}
 	for name, r := range c.Serving.Remotes {
 		out[name] = serving.Remote{Zone: residency.Zone(r.Zone), Projects: r.Projects, Runs: r.Runs}

@@ -1,4 +1,4 @@
-package app
+package config
 
 import (
 	"crypto/tls"
@@ -25,7 +25,7 @@ serving:
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := c.servers()
+	s, err := c.Servers()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ serving:
 	if got := s["plain"]; got.Address != "triton.example:443" {
 		t.Errorf("%+v", got)
 	}
-	if r := c.servingRemotes()["triton"]; r.Zone != residency.Zone("DE") || r.Runs != 16 || len(r.Projects) != 1 {
+	if r := c.ServingRemotes()["triton"]; r.Zone != residency.Zone("DE") || r.Runs != 16 || len(r.Projects) != 1 {
 		t.Errorf("%+v", r)
 	}
 	if shown := c.Show(); !strings.Contains(shown, "triton (url=https://triton.example:8001 protocol=oip-grpc zone=DE") {
@@ -74,7 +74,7 @@ serving:
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.servers(); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "contains no PEM certificate") {
+	if _, err := c.Servers(); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "contains no PEM certificate") {
 		t.Errorf("a bundle of nothing: %v", err)
 	}
 }

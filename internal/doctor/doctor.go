@@ -1,24 +1,21 @@
-package app
+package doctor
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
-	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/falaj-ml/falaj/internal/config"
+	"github.com/falaj-ml/falaj/internal/diskspace"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/keys"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
-	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/sandbox"
 	"github.com/falaj-ml/falaj/internal/sandbox/harden"
 )
@@ -30,15 +27,15 @@ type finding struct {
 	todo string
 }
 
-// Doctor checks the machine and the configuration, changes nothing, and says
+// Check checks the machine and the configuration, changes nothing, and says
 // what to do. usable is false when `falaj up` would refuse.
-func Doctor(file string, env []string, flags map[string]any) (report string, usable bool) {
-	cfg, err := LoadConfig(file, env, flags)
+func Check(file string, env []string, flags map[string]any) (report string, usable bool) {
+	cfg, err := config.Load(file, env, flags)
 	if err != nil {
 		return render([]finding{{"✗", "configuration: " + err.Error(), fault.HintOf(err)}}), false
 	}
 	var out []finding
-	if err := cfg.checkCredentials(); err != nil {
+	if err := cfg.CheckCredentials(); err != nil {
 		out = append(out, finding{"✗", "configuration: " + err.Error(), fault.HintOf(err)})
 	}
 	say := func(ok bool, text, todo string) {
@@ -56,10 +53,10 @@ func Doctor(file string, env []string, flags map[string]any) (report string, usa
 		out = append(out, finding{"✓", "data directory " + cfg.Data + " will be made", ""})
 	case err != nil || !info.IsDir():
 		say(false, "data directory "+cfg.Data+" cannot be used", "Choose another with --data.")
-	case open(info):
+	case config.OpenToOthers(info):
 		out = append(out, finding{"!", "data directory " + cfg.Data + " is open to other users", "chmod 700 " + cfg.Data + "; `falaj up` does it, too."})
 	default:
-		err := checkSpace("the data directory", dir, cfg.reserve())
+		err := diskspace.Check("the data directory", dir, cfg.Reserve())
 		say(err == nil, "data directory "+cfg.Data, fault.HintOf(err))
 	}
 	out = append(out, upgradeFinding(context.Background(), cfg)...)
@@ -69,7 +66,7 @@ func Doctor(file string, env []string, flags map[string]any) (report string, usa
 	out = append(out, databaseFindings(context.Background(), cfg)...)
 	out = append(out, onlineFindings(context.Background(), cfg)...)
 	if cfg.Blob.S3.Endpoint != "" {
-		err := cfg.checkBucket(context.Background())
+		err := checkBucket(context.Background(), cfg)
 		text := "objects in the bucket " + cfg.Blob.S3.Bucket + " at " + cfg.Blob.S3.Endpoint
 		if err != nil {
 			text += ": " + err.Error()
@@ -83,7 +80,7 @@ func Doctor(file string, env []string, flags map[string]any) (report string, usa
 		out = append(out, finding{"!", "the erasure ledger is in the data directory", "Set erasures.ledger to a file outside of the backup, so that a restore does not undo erasures."})
 	}
 
-	worker := cfg.workerPath()
+	worker := cfg.WorkerPath()
 	_, err = os.Stat(worker)
 	say(err == nil, "falaj-worker", "Build it with `make build`, or set worker.path.")
 	level, _ := sandbox.ParseLevel(cfg.Isolation) // validated
@@ -97,11 +94,11 @@ func Doctor(file string, env []string, flags map[string]any) (report string, usa
 		out = append(out, finding{mark, "isolation " + cfg.Isolation, "Weaker than sandbox: user code shares this machine's processes and network. Use sandbox where the kernel allows it."})
 	}
 	out = append(out, hardening(dir)...)
-	uv := cfg.uvPath()
+	uv := cfg.UVPath()
 	say(uv != "", "uv, which builds environments", "Run `make deps`, or set environments.uv.")
 	_, err = exec.LookPath("python3")
 	say(err == nil, "python3 for environments", "Install Python 3.10 or newer.")
-	_, err = os.Stat(cfg.ortPath())
+	_, err = os.Stat(cfg.ORTPath())
 	say(err == nil, "ONNX Runtime library", "Run `make deps`, or set FALAJ_ORT_LIB. Only serving needs it.")
 	locales, err := exec.CommandContext(context.Background(), "locale", "-a").Output()
 	out = append(out, localeFinding(string(locales), err)...)
@@ -192,121 +189,4 @@ func render(findings []finding) string {
 		}
 	}
 	return b.String()
-}
-
-// checkFree refuses to continue when the data directory's disk has less left than the
-// reserve: what is acknowledged must be kept, and refusals must be recorded.
-func (c Config) checkFree() error { return checkSpace("the data directory", c.Data, c.reserve()) }
-
-// reserve is what is left free on the disk of the data directory.
-func (c Config) reserve() diskSpace {
-	return diskSpace{bytes: bytes(c.Limits.Free), files: c.Limits.FreeFiles}
-}
-
-// diskSpace is space for bytes and for files.
-type diskSpace struct{ bytes, files int64 }
-
-func (r diskSpace) plus(s diskSpace) diskSpace {
-	return diskSpace{r.bytes + s.bytes, r.files + s.files}
-}
-
-// freeSpace is what the file system of a directory has left.
-func freeSpace(dir string) (diskSpace, error) {
-	var s unix.Statfs_t
-	if err := unix.Statfs(dir, &s); err != nil {
-		return diskSpace{}, err
-	}
-	r := diskSpace{bytes: int64(s.Bavail) * s.Bsize, files: int64(s.Ffree)} //nolint:gosec // a disk's blocks fit
-	if s.Files == 0 {                                                       // it makes inodes as they are needed
-		r.files = math.MaxInt64
-	}
-	return r, nil
-}
-
-func checkSpace(what, dir string, least diskSpace) error {
-	free, err := freeSpace(dir)
-	if err != nil {
-		return fault.New(fault.Unavailable, "disk of %s: %w", filepath.Base(dir), err)
-	}
-	if free.bytes < least.bytes {
-		return fault.New(fault.Exhausted, "the disk of %s has %s left, %s are needed", what, resource.Bytes(free.bytes).Words(), resource.Bytes(least.bytes).Words()).
-			WithHint("Free some space, or lower limits.free.").WithCause(fault.ErrFull)
-	}
-	if free.files < least.files {
-		return fault.New(fault.Exhausted, "the disk of %s has %d inodes left, %d are needed", what, free.files, least.files).
-			WithHint("Remove files, or lower limits.free_files.").WithCause(fault.ErrFull)
-	}
-	return nil
-}
-
-// spaceFor refuses to store what a job leaves where that would take the disk of the data
-// directory below half of its reserve: the reserve is for what was begun, and not for one
-// job alone. Nil where objects are kept elsewhere.
-func (c Config) spaceFor(bytes, files int64) error {
-	free, err := freeSpace(c.Data)
-	if err != nil {
-		return fault.New(fault.Unavailable, "disk of the data directory: %w", err)
-	}
-	least := c.reserve()
-	least.bytes, least.files = least.bytes/2, least.files/2
-	if free.bytes-least.bytes < bytes || free.files-least.files < files {
-		return fault.New(fault.Exhausted, "it has %d MiB in %d files, but the server's disk has only %d MiB and %d inodes above half of its reserve: %w",
-			(bytes+1<<20-1)>>20, files, max(free.bytes-least.bytes, 0)>>20, max(free.files-least.files, 0), syscall.ENOSPC).
-			WithHint("Leave less, or have space freed on the server's disk. Holes of a sparse file count: they are stored as zeros.")
-	}
-	return nil
-}
-
-// workerPath is the falaj-worker to use.
-func (c Config) workerPath() string {
-	if c.Worker.Path != "" {
-		return c.Worker.Path
-	}
-	return besideOr("falaj-worker", "falaj-worker")
-}
-
-// uvPath is the uv to use, empty when there is none.
-func (c Config) uvPath() string {
-	if c.Environments.UV != "" {
-		return c.Environments.UV
-	}
-	if p := besideOr("uv", ""); p != "" {
-		return p
-	}
-	p, err := exec.LookPath("uv")
-	if err != nil {
-		return ""
-	}
-	return p
-}
-
-// ortPath is the ONNX Runtime library to load.
-func (c Config) ortPath() string {
-	if c.Serving.ORT != "" {
-		return c.Serving.ORT
-	}
-	return besideOr("lib/libonnxruntime.so", "libonnxruntime.so")
-}
-
-// besideOr finds a file beside this binary or in the directory above it, where
-// a source tree has lib/.
-func besideOr(name, otherwise string) string {
-	exe, err := os.Executable()
-	if err != nil {
-		return otherwise
-	}
-	if exe, err = filepath.EvalSymlinks(exe); err != nil {
-		return otherwise
-	}
-	for _, dir := range []string{filepath.Dir(exe), filepath.Dir(filepath.Dir(exe))} {
-		if path := filepath.Join(dir, name); exists(path) {
-			return path
-		}
-	}
-	return otherwise
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
 }

@@ -1,4 +1,4 @@
-package app
+package config
 
 import (
 	"os"
@@ -20,7 +20,7 @@ func TestInProcess(t *testing.T) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		return LoadConfig(file, nil, nil)
+		return Load(file, nil, nil)
 	}
 	for text, want := range map[string]serving.InProcessPolicy{
 		"":                          nil,
@@ -29,7 +29,7 @@ func TestInProcess(t *testing.T) {
 		"serving: {in_process: [{project: nyc, model: delay}, {signer: " + key + "}]}": {{Project: "nyc", Model: "delay"}, {Signer: key}},
 	} {
 		c, err := load(t, text)
-		if got := c.inProcess(); err != nil || !slices.Equal(got, want) {
+		if got := c.InProcess(); err != nil || !slices.Equal(got, want) {
 			t.Errorf("%q: %+v, %v", text, got, err)
 		}
 	}
@@ -51,10 +51,10 @@ func TestInProcess(t *testing.T) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
-	if _, err := LoadConfig("", []string{"FALAJ_SERVING_IN_PROCESS=nyc"}, nil); !fault.Is(err, fault.Invalid) {
+	if _, err := Load("", []string{"FALAJ_SERVING_IN_PROCESS=nyc"}, nil); !fault.Is(err, fault.Invalid) {
 		t.Errorf("by a variable: %v", err)
 	}
-	if _, err := LoadConfig("", nil, map[string]any{"serving.in_process": "nyc"}); !fault.Is(err, fault.Invalid) {
+	if _, err := Load("", nil, map[string]any{"serving.in_process": "nyc"}); !fault.Is(err, fault.Invalid) {
 		t.Errorf("by a flag: %v", err)
 	}
 	c, err := load(t, "serving: {in_process: [{project: nyc, model: delay}]}")

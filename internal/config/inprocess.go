@@ -1,4 +1,4 @@
-package app
+package config
 
 import (
 	"encoding/hex"
@@ -13,9 +13,9 @@ import (
 	"github.com/falaj-ml/falaj/internal/serving"
 )
 
-// InProcessConfig names models that may run in the server's process. What is empty is
+// InProcess names models that may run in the server's process. What is empty is
 // any.
-type InProcessConfig struct {
+type InProcess struct {
 	Project string `koanf:"project"`
 	Model   string `koanf:"model"`
 	Signer  string `koanf:"signer"` // key_id of the version: hex SHA-256 of the public key's PEM
@@ -33,7 +33,7 @@ func checkInProcessKeys(raw any) error {
 			WithHint("Write a list of entries, each with project, model or signer. Only the configuration file can set it.")
 	}
 	var known []string
-	for f := range reflect.TypeFor[InProcessConfig]().Fields() {
+	for f := range reflect.TypeFor[InProcess]().Fields() {
 		known = append(known, f.Tag.Get("koanf"))
 	}
 	for i, e := range list {
@@ -58,7 +58,7 @@ func checkInProcessKeys(raw any) error {
 // validateInProcess says what is wrong with the values.
 func (c Config) validateInProcess() error {
 	for i, e := range c.Serving.InProcess {
-		if e == (InProcessConfig{}) {
+		if e == (InProcess{}) {
 			return fault.New(fault.Invalid, "serving.in_process[%d] is empty", i).WithHint("Set project, model or signer, or remove the entry.")
 		}
 		if e.Project != "" {
@@ -74,8 +74,8 @@ func (c Config) validateInProcess() error {
 	return nil
 }
 
-// inProcess is the policy for serving.
-func (c Config) inProcess() serving.InProcessPolicy {
+// InProcess is the policy for serving.
+func (c Config) InProcess() serving.InProcessPolicy {
 	var policy serving.InProcessPolicy
 	for _, e := range c.Serving.InProcess {
 		policy = append(policy, serving.InProcessRule(e))
@@ -84,7 +84,7 @@ func (c Config) inProcess() serving.InProcessPolicy {
 }
 
 // inProcessText is the list as it is shown: "(project=nyc model=delay), (signer=…)".
-func inProcessText(entries []InProcessConfig) string {
+func inProcessText(entries []InProcess) string {
 	out := make([]string, len(entries))
 	for i, e := range entries {
 		var set []string

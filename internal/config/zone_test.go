@@ -1,4 +1,4 @@
-package app
+package config
 
 import (
 	"testing"
@@ -20,7 +20,7 @@ func TestZone(t *testing.T) {
 	} {
 		var cfg Config
 		cfg.Gateway.Upstream, cfg.Gateway.Zone = c.upstream, c.zone
-		if got := cfg.zone(); got != c.want {
+		if got := cfg.Zone(); got != c.want {
 			t.Errorf("%s is in %s, not in %s", name, got, c.want)
 		}
 	}

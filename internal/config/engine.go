@@ -1,4 +1,4 @@
-package app
+package config
 
 import (
 	"fmt"
@@ -14,9 +14,9 @@ import (
 	"github.com/falaj-ml/falaj/internal/id"
 )
 
-// EngineConfig is an engine beside "local", which is always there. Which of the
+// Engine is an engine beside "local", which is always there. Which of the
 // settings below the line an engine has, engineKinds says.
-type EngineConfig struct {
+type Engine struct {
 	Kind  string   `koanf:"kind"`  // slurm, kube or ray
 	URL   string   `koanf:"url"`   // where its nodes reach this server; empty is the HTTP listener's own address
 	CA    string   `koanf:"ca"`    // PEM file that the nodes trust; empty is what they trust anyway
@@ -108,8 +108,8 @@ func (c Config) validateEngines() error {
 	return nil
 }
 
-// engineHosts are the names under which the nodes of engines reach this server.
-func (c Config) engineHosts() []string {
+// EngineHosts are the names under which the nodes of engines reach this server.
+func (c Config) EngineHosts() []string {
 	var hosts []string
 	for _, e := range c.Engines {
 		if u, err := url.Parse(e.URL); err == nil && u.Hostname() != "" {
@@ -121,7 +121,7 @@ func (c Config) engineHosts() []string {
 }
 
 // enginesText is the engines as they are shown: "hpc (slurm: users={…})".
-func enginesText(engines map[string]EngineConfig) string {
+func enginesText(engines map[string]Engine) string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(engines)) {
 		v := reflect.ValueOf(engines[name])

@@ -1,4 +1,4 @@
-package app
+package doctor
 
 import (
 	"context"
@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/app/schema"
+	"github.com/falaj-ml/falaj/internal/blob/s3blob"
+	"github.com/falaj-ml/falaj/internal/config"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature/online/redis"
 	"github.com/falaj-ml/falaj/internal/filewatch"
@@ -21,27 +23,14 @@ import (
 // doctorTime bounds what the doctor asks of another server.
 const doctorTime = 20 * time.Second
 
-// database is how the database is reached, for who only looks at it.
-func (c Config) database() (store.Config, error) {
-	of := store.Config{URL: c.storeURL(), Migrations: schema.Migrations}
-	if path := c.Store.PasswordFile; path != "" {
-		f, err := filewatch.Secret(path)
-		if err != nil {
-			return of, err
-		}
-		of.Password = f.Value
-	}
-	return of, nil
-}
-
 // databaseFindings is what the doctor says of PostgreSQL.
-func databaseFindings(ctx context.Context, cfg Config) []finding {
+func databaseFindings(ctx context.Context, cfg config.Config) []finding {
 	if cfg.Store.URL == "" || strings.HasPrefix(cfg.Store.URL, "sqlite:") {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, doctorTime)
 	defer cancel()
-	of, err := cfg.database()
+	of, err := database(cfg)
 	if err != nil {
 		return nil // the check of the files says so
 	}
@@ -64,13 +53,13 @@ func databaseFindings(ctx context.Context, cfg Config) []finding {
 }
 
 // onlineFindings is what the doctor says of Redis.
-func onlineFindings(ctx context.Context, cfg Config) []finding {
+func onlineFindings(ctx context.Context, cfg config.Config) []finding {
 	if cfg.Online.URL == "" {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, doctorTime)
 	defer cancel()
-	of := cfg.redis()
+	of := cfg.Redis()
 	if path := cfg.Online.PasswordFile; path != "" {
 		f, err := filewatch.Secret(path)
 		if err != nil {
@@ -93,20 +82,20 @@ func onlineFindings(ctx context.Context, cfg Config) []finding {
 }
 
 // passwordFinding is of a password in a URL.
-func passwordFinding(cfg Config, of string) []finding {
-	if !slices.Contains(cfg.passwordsInURLs(), of) {
+func passwordFinding(cfg config.Config, of string) []finding {
+	if !slices.Contains(cfg.PasswordsInURLs(), of) {
 		return nil
 	}
-	return []finding{{"!", of + ".url has a password in it", fmt.Sprintf(moveHint, of)}}
+	return []finding{{"!", of + ".url has a password in it", fmt.Sprintf(config.MoveHint, of)}}
 }
 
 // enginesFindings is what the doctor says of the trust between the nodes of engines and
 // this server. It knows the authorities of this machine only; the nodes' may be others.
-func enginesFindings(cfg Config) (out []finding) {
+func enginesFindings(cfg config.Config) (out []finding) {
 	if cfg.TLS.Cert == "" {
 		return nil
 	}
-	server, err := loadCertificate(cfg.TLS.Cert, cfg.TLS.Key, time.Now())
+	server, err := config.LoadCertificate(cfg.TLS.Cert, cfg.TLS.Key, time.Now())
 	if err != nil {
 		return nil // the certificate's own line says so
 	}
@@ -119,7 +108,7 @@ func enginesFindings(cfg Config) (out []finding) {
 	for _, name := range slices.Sorted(maps.Keys(cfg.Engines)) {
 		e := cfg.Engines[name]
 		u, err := url.Parse(e.URL)
-		if err != nil || u.Scheme != "https" || u.Hostname() == "" || ownAuthority(cfg.TLS.Cert) != "" && e.CA == "" && server.Leaf.VerifyHostname(u.Hostname()) == nil {
+		if err != nil || u.Scheme != "https" || u.Hostname() == "" || config.OwnAuthority(cfg.TLS.Cert) != "" && e.CA == "" && server.Leaf.VerifyHostname(u.Hostname()) == nil {
 			continue
 		}
 		roots := (*x509.CertPool)(nil) // this machine's
@@ -139,4 +128,28 @@ func enginesFindings(cfg Config) (out []finding) {
 		}
 	}
 	return out
+}
+
+// database is how the database is reached, for who only looks at it.
+func database(c config.Config) (store.Config, error) {
+	of := store.Config{URL: c.StoreURL(), Migrations: schema.Migrations}
+	if path := c.Store.PasswordFile; path != "" {
+		f, err := filewatch.Secret(path)
+		if err != nil {
+			return of, err
+		}
+		of.Password = f.Value
+	}
+	return of, nil
+}
+
+// checkBucket asks for the bucket, for the doctor.
+func checkBucket(ctx context.Context, c config.Config) error {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	cfg, err := c.Bucket()
+	if err != nil {
+		return err
+	}
+	return s3blob.Check(ctx, cfg)
 }

@@ -1,15 +1,12 @@
-package app
+package config
 
 import (
-	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/falaj-ml/falaj/internal/fault"
-	"github.com/falaj-ml/falaj/internal/scheduler"
 )
 
 func configured(t *testing.T, text string) (Config, error) {
@@ -18,7 +15,7 @@ func configured(t *testing.T, text string) (Config, error) {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return LoadConfig(file, nil, nil)
+	return Load(file, nil, nil)
 }
 
 // TestEngines: engines are read from the file, and what is wrong there is named.
@@ -35,7 +32,7 @@ engines:
 	if e := c.Engines["hpc"]; e.Users["flights"] != "alice" || e.Lease != "2m" || e.DefaultUser != "ml" {
 		t.Errorf("%+v", e)
 	}
-	if hosts := c.engineHosts(); len(hosts) != 1 || hosts[0] != "falaj.example" {
+	if hosts := c.EngineHosts(); len(hosts) != 1 || hosts[0] != "falaj.example" {
 		t.Errorf("hosts %q", hosts)
 	}
 	if shown := c.Show(); !strings.Contains(shown, "head (ray address=http://head:8265), hpc (slurm url=https://falaj.example:7070") {
@@ -62,52 +59,7 @@ engines:
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := LoadConfig("", []string{"FALAJ_ENGINES=x"}, nil); !fault.Is(err, fault.Invalid) {
+	if _, err := Load("", []string{"FALAJ_ENGINES=x"}, nil); !fault.Is(err, fault.Invalid) {
 		t.Errorf("by variable: %v", err)
-	}
-}
-
-// TestEngineURL: without a URL of its own, an engine's nodes are sent to the
-// address that the server listens on.
-func TestEngineURL(t *testing.T) {
-	a := &App{cfg: Config{HTTP: "127.0.0.1:0", Data: t.TempDir()}, log: slog.New(slog.DiscardHandler)}
-	at, ca, err := a.reach("hpc", EngineConfig{})
-	if err != nil || ca() != "" {
-		t.Fatal(at, ca(), err)
-	}
-	l, err := a.listenHTTP()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if at != "http://"+l.Addr().String() || l.Addr().(*net.TCPAddr).Port == 0 {
-		t.Errorf("%s, listening on %s", at, l.Addr())
-	}
-	if err := a.Stop(t.Context()); err != nil {
-		t.Error(err)
-	}
-	if _, _, err := a.reach("hpc", EngineConfig{URL: "https://x:1", CA: "/nowhere"}); !fault.Is(err, fault.Invalid) {
-		t.Errorf("a certificate that is not there: %v", err)
-	}
-}
-
-// TestOpenSlurm: an engine that does not answer is there all the same.
-func TestOpenSlurm(t *testing.T) {
-	a := &App{cfg: Config{HTTP: "127.0.0.1:0", Data: t.TempDir(), Engines: map[string]EngineConfig{"hpc": {Kind: "slurm", Bin: "/nowhere"}}}, log: slog.New(slog.DiscardHandler)}
-	a.cfg.Worker.Path = "/usr/bin/falaj-worker"
-	engines, err := a.openEngines()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := a.Stop(t.Context()); err != nil {
-			t.Error(err)
-		}
-	}()
-	e := engines["hpc"]
-	if !e.Remote || e.Kind != "slurm" || e.Isolation != scheduler.Process || e.Check == nil {
-		t.Errorf("%+v", e)
-	}
-	if err := e.Check(map[string]string{"partitoin": "x"}); !fault.Is(err, fault.Invalid) {
-		t.Errorf("an option that does not exist: %v", err)
 	}
 }

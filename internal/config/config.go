@@ -1,12 +1,10 @@
-package app
+package config
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"net"
 	"net/netip"
 	"net/url"
@@ -110,7 +108,7 @@ type Config struct {
 
 	Isolation string `koanf:"isolation" doc:"Minimum isolation of user code on the home pool: sandbox, or process where the kernel forbids sandboxes"`
 
-	Engines map[string]EngineConfig `koanf:"engines" doc:"Engines besides local, by name: kind (slurm, kube or ray), url and more; configuration file only"`
+	Engines map[string]Engine `koanf:"engines" doc:"Engines besides local, by name: kind (slurm, kube or ray), url and more; configuration file only"`
 
 	Scheduler struct {
 		Policy string `koanf:"policy" doc:"Scheduling policy: fifo (priority, then submission time); fair (the queue with the lowest share of its quota first); tiresias (jobs with less than 16 accelerator-hours first); goodput (as fifo; elastic jobs get the number of workers that maximises goodput)"`
@@ -159,9 +157,9 @@ type Config struct {
 		Process  size     `koanf:"process_memory" doc:"Maximum memory of a model process, whatever its manifest requests. Empty: as the manifest requests, else derived from the model size"`
 		LoadTime duration `koanf:"load_timeout" doc:"Maximum time to read and load a model"`
 		// InProcess is empty by default: then no model runs in the server's process.
-		InProcess []InProcessConfig `koanf:"in_process" doc:"Models that may run in the server's process: a list of entries, each with project, model or signer (key_id of the version), or several of them; configuration file only. Such a model can read the server's memory and crash the server. Empty: every model runs in its own process"`
+		InProcess []InProcess `koanf:"in_process" doc:"Models that may run in the server's process: a list of entries, each with project, model or signer (key_id of the version), or several of them; configuration file only. Such a model can read the server's memory and crash the server. Empty: every model runs in its own process"`
 
-		Remotes map[string]RemoteConfig `koanf:"remotes" doc:"Remote inference servers, by name: url, protocol (oip-grpc or oip-http), zone and more; configuration file only"`
+		Remotes map[string]Remote `koanf:"remotes" doc:"Remote inference servers, by name: url, protocol (oip-grpc or oip-http), zone and more; configuration file only"`
 	} `koanf:"serving"`
 
 	Gateway struct {
@@ -240,8 +238,8 @@ type Config struct {
 	} `koanf:"log"`
 }
 
-// tablesDir is where the files of open datasets are.
-func (c Config) tablesDir() string {
+// TablesDir is where the files of open datasets are.
+func (c Config) TablesDir() string {
 	dir := cmp.Or(c.Tables.Dir, filepath.Join(c.Data, "tables"))
 	if abs, err := filepath.Abs(dir); err == nil { // else the working directory is gone, and opening it says so
 		return abs
@@ -249,8 +247,8 @@ func (c Config) tablesDir() string {
 	return dir
 }
 
-// kept is a duration that Validate has read.
-func kept(text duration) time.Duration {
+// Kept is a duration that Validate has read.
+func Kept(text duration) time.Duration {
 	d, _ := resource.ParseDuration(text)
 	return d
 }
@@ -260,7 +258,8 @@ type (
 	size     = string
 )
 
-func defaults() map[string]any {
+// Defaults are the settings that have a default, by key.
+func Defaults() map[string]any {
 	return map[string]any{
 		"data": "./data", "http": "127.0.0.1:7070", "grpc": "127.0.0.1:7071", "flight": "127.0.0.1:7072",
 		"isolation":            "sandbox",
@@ -295,11 +294,11 @@ func defaults() map[string]any {
 	}
 }
 
-// LoadConfig reads the configuration. path may be empty; env is os.Environ();
+// Load reads the configuration. path may be empty; env is os.Environ();
 // flags holds what was set on the command line, by dotted name.
-func LoadConfig(path string, env []string, flags map[string]any) (Config, error) {
+func Load(path string, env []string, flags map[string]any) (Config, error) {
 	k := koanf.New(".")
-	_ = k.Load(confmap.Provider(defaults(), "."), nil) // a map cannot fail
+	_ = k.Load(confmap.Provider(Defaults(), "."), nil) // a map cannot fail
 	if path != "" {
 		if err := k.Load(file.Provider(path), yaml.Parser()); err != nil {
 			if errors.Is(err, fs.ErrNotExist) {
@@ -445,7 +444,7 @@ func (c Config) Validate() error {
 	if err := environment.CheckIndex(c.Environments.Index); err != nil {
 		return fault.Wrap(err, "environments.index")
 	}
-	if _, err := packageIndexes(c.Environments.Indexes); err != nil {
+	if _, err := PackageIndexes(c.Environments.Indexes); err != nil {
 		return fault.Wrap(err, "environments.indexes")
 	}
 	for name, v := range map[string]string{"environments.timeout": c.Environments.Timeout, "limits.sql_time": c.Limits.SQLTime, "serving.load_timeout": c.Serving.LoadTime} {
@@ -476,7 +475,7 @@ func (c Config) Validate() error {
 		}
 		return fault.New(fault.Invalid, "retention.%s: %q is not a duration of at least %s", name, r.value, r.least)
 	}
-	if outputs, jobs := kept(c.Retention.Outputs), kept(c.Retention.Jobs); jobs > 0 && outputs > jobs {
+	if outputs, jobs := Kept(c.Retention.Outputs), Kept(c.Retention.Jobs); jobs > 0 && outputs > jobs {
 		return fault.New(fault.Invalid, "retention.outputs: the outputs of a job are kept for %s, longer than its record, which retention.jobs keeps for %s", c.Retention.Outputs, c.Retention.Jobs).
 			WithHint("Set retention.outputs to at most retention.jobs.")
 	}
@@ -514,7 +513,7 @@ func (c Config) Validate() error {
 
 // validateStores looks at the database and the online store, without asking them.
 func (c Config) validateStores() error {
-	if err := store.CheckURL(c.storeURL()); err != nil {
+	if err := store.CheckURL(c.StoreURL()); err != nil {
 		return fault.Wrap(err, "store.url")
 	}
 	if c.Online.URL != "" {
@@ -549,9 +548,9 @@ func hasPassword(text string) bool {
 	return set || u.Query().Has("password")
 }
 
-// passwordsInURLs are the settings that hold a password where the environment, the process
+// PasswordsInURLs are the settings that hold a password where the environment, the process
 // list and the configuration show it.
-func (c Config) passwordsInURLs() []string {
+func (c Config) PasswordsInURLs() []string {
 	var names []string
 	for _, s := range []struct{ name, url string }{{"store", c.Store.URL}, {"online", c.Online.URL}} {
 		if hasPassword(s.url) {
@@ -561,17 +560,10 @@ func (c Config) passwordsInURLs() []string {
 	return names
 }
 
-const moveHint = "Move it to a file that only the server can read, and set %s.password_file; the file is reloaded when it changes. A later release rejects passwords in URLs."
+const MoveHint = "Move it to a file that only the server can read, and set %s.password_file; the file is reloaded when it changes. A later release rejects passwords in URLs."
 
-// warnOfURLs logs what of the configuration a later release refuses.
-func (a *App) warnOfURLs(ctx context.Context) {
-	for _, name := range a.cfg.passwordsInURLs() {
-		a.log.WarnContext(ctx, "the configuration has a password in a URL", slog.String("setting", name+".url"), slog.String("hint", fmt.Sprintf(moveHint, name)))
-	}
-}
-
-// storeURL is the database to open.
-func (c Config) storeURL() string {
+// StoreURL is the database to open.
+func (c Config) StoreURL() string {
 	if c.Store.URL != "" {
 		return c.Store.URL
 	}
@@ -592,8 +584,8 @@ func (c Config) Show() string {
 	return b.String()
 }
 
-// proxies are the networks of http_proxies; Validate has read them once.
-func (c Config) proxies() []netip.Prefix {
+// Proxies are the networks of http_proxies; Validate has read them once.
+func (c Config) Proxies() []netip.Prefix {
 	var out []netip.Prefix
 	for _, text := range c.HTTPProxies {
 		if p, err := network(text); err == nil {
@@ -611,3 +603,6 @@ func network(text string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(text)
 	return p.Masked(), err
 }
+
+// JSONLog reports whether programs read the log.
+func (c Config) JSONLog() bool { return c.Log.Format == "json" }

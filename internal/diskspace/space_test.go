@@ -1,4 +1,4 @@
-package app
+package diskspace
 
 import (
 	"log/slog"
@@ -16,57 +16,49 @@ import (
 func TestRoom(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	free, err := freeSpace(dir)
+	free, err := Free(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
-		least diskSpace
+		least Space
 		says  string
 	}{
-		"no reserve":     {diskSpace{}, ""},
-		"enough":         {diskSpace{1, 1}, ""},
-		"too few bytes":  {diskSpace{bytes: math.MaxInt64, files: 1}, "limits.free"},
-		"too few inodes": {diskSpace{bytes: 1, files: math.MaxInt64}, "limits.free_files"},
+		"no reserve":     {Space{}, ""},
+		"enough":         {Space{1, 1}, ""},
+		"too few bytes":  {Space{Bytes: math.MaxInt64, Files: 1}, "limits.free"},
+		"too few inodes": {Space{Bytes: 1, Files: math.MaxInt64}, "limits.free_files"},
 	} {
-		if name == "too few inodes" && free.files == math.MaxInt64 {
+		if name == "too few inodes" && free.Files == math.MaxInt64 {
 			continue // this file system makes inodes as they are needed
 		}
-		err := checkSpace("the test", dir, c.least)
+		err := Check("the test", dir, c.least)
 		if c.says == "" && err != nil || c.says != "" && (!fault.Is(err, fault.Exhausted) || !strings.Contains(fault.HintOf(err), c.says)) {
 			t.Errorf("%s: %v (%s)", name, err, fault.HintOf(err))
 		}
-	}
-	cfg := Config{Data: dir}
-	cfg.Limits.Free, cfg.Limits.FreeFiles = "1MiB", 10
-	if err := cfg.spaceFor(1<<10, 1); err != nil {
-		t.Error(err)
-	}
-	if err := cfg.spaceFor(math.MaxInt64/2, 1); !fault.NoSpace(err) || !fault.Is(err, fault.Exhausted) {
-		t.Errorf("%v", err)
 	}
 }
 
 // TestBallastFiles: inodes are taken while there are enough, once, and not out of the reserve.
 func TestBallastFiles(t *testing.T) {
 	t.Parallel()
-	b := &diskReserve{path: filepath.Join(t.TempDir(), "ballast"), size: diskSpace{files: 20}, log: slog.New(slog.DiscardHandler)}
+	b := &Reserve{path: filepath.Join(t.TempDir(), "ballast"), size: Space{Files: 20}, log: slog.New(slog.DiscardHandler)}
 	for range 2 {
-		if err := b.look(t.Context()); err != nil {
+		if err := b.Look(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if made, err := os.ReadDir(b.dir()); err != nil || len(made) != 20 {
 		t.Fatalf("%d files, %v", len(made), err)
 	}
-	b.least = diskSpace{files: math.MaxInt64 / 2}
-	if free, err := freeSpace(b.path[:len(b.path)-len("/ballast")]); err != nil || free.files == math.MaxInt64 {
+	b.least = Space{Files: math.MaxInt64 / 2}
+	if free, err := Free(b.path[:len(b.path)-len("/ballast")]); err != nil || free.Files == math.MaxInt64 {
 		t.Skip("this file system makes inodes as they are needed")
 	}
 	if err := os.RemoveAll(b.dir()); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.look(t.Context()); err != nil || exists(b.dir()) {
+	if err := b.Look(t.Context()); err != nil || exists(b.dir()) {
 		t.Errorf("it is taken out of the reserve, %v", err)
 	}
 }
