@@ -59,6 +59,9 @@ type App struct {
 	groupsOwner string
 	// upgrading is told before the schema of the database changes, and may forbid it.
 	upgrading func(store.Upgrade) error
+	// server answers from early on: while the database is upgraded, how far that is.
+	server *http.Server
+	failed chan error // of the listeners
 
 	certificate *certificate // nil without TLS
 	followed    []followed   // files that are read again
@@ -108,7 +111,7 @@ func New(ctx context.Context, cfg config.Config, w World) (_ *App, err error) {
 	a := newApp(cfg, w)
 	a.conns = share.NewConnections(share.Files(), cfg.Limits.Connections)
 	a.warnOfURLs(ctx)
-	a.upgrading = a.noteUpgrade
+	a.upgrading = a.beginUpgrade
 	defer func() {
 		if err != nil {
 			_ = a.Stop(context.WithoutCancel(ctx))
@@ -145,6 +148,9 @@ func New(ctx context.Context, cfg config.Config, w World) (_ *App, err error) {
 	memory := memoryLimit()
 	unlimited := limitMemory(memory)
 	a.onClose(func() error { usual(); unlimited(); return nil })
+	if err := a.answer(); err != nil { // not before the lock: the address is this directory's
+		return nil, err
+	}
 	ctx = identity.With(ctx, identity.Loop("start"))
 	domains := a.openDomains
 	if cfg.Follows() {
@@ -186,8 +192,22 @@ func New(ctx context.Context, cfg config.Config, w World) (_ *App, err error) {
 			return auditReady(a.sequencer.Status(), time.Now())
 		},
 	}, a.domains())
-	a.api.set(a.edge)
+	a.api.Started(a.edge)
 	return a, nil
+}
+
+// answer begins to listen for HTTP. Until the server has started, callers hear what its
+// start is at.
+func (a *App) answer() error {
+	l, err := a.listenHTTP()
+	if err != nil {
+		return err
+	}
+	a.failed = make(chan error, 3)
+	a.server = a.newServer(&a.api)
+	a.onClose(func() error { return a.server.Close() })
+	go func() { a.failed <- a.server.Serve(l) }()
+	return nil
 }
 
 // OpenAPI is the description of the API, for `make generate`.
@@ -201,10 +221,6 @@ func OpenAPI(version string) ([]byte, error) {
 
 // serve listens, starts the loops, and returns when ctx ends or a listener fails.
 func (a *App) serve(ctx context.Context) error {
-	httpListener, err := a.listenHTTP()
-	if err != nil {
-		return err
-	}
 	grpcListener, err := a.listen("grpc", a.cfg.GRPC)
 	if err != nil {
 		return err
@@ -214,22 +230,20 @@ func (a *App) serve(ctx context.Context) error {
 		_ = grpcListener.Close()
 		return err
 	}
-	server, calls, rows := a.server(a.edge), a.server(a.edge.GRPC()), a.server(a.edge.Flight())
-	defer func() { _, _, _ = server.Close(), calls.Close(), rows.Close() }()
-	failed := make(chan error, 3)
-	go func() { failed <- server.Serve(httpListener) }()
-	go func() { failed <- calls.Serve(grpcListener) }()
-	go func() { failed <- rows.Serve(flightListener) }()
+	calls, rows := a.newServer(a.edge.GRPC()), a.newServer(a.edge.Flight())
+	defer func() { _, _, _ = a.server.Close(), calls.Close(), rows.Close() }()
+	go func() { a.failed <- calls.Serve(grpcListener) }()
+	go func() { a.failed <- rows.Serve(flightListener) }()
 	if err := a.group.Start(ctx); err != nil {
 		return err
 	}
 	a.ready.Store(true)
-	if err := a.welcome(ctx, a.url(httpListener)); err != nil {
+	if err := a.welcome(ctx, a.url(a.http)); err != nil {
 		return err
 	}
 	for stopping := false; !stopping; {
 		select {
-		case err = <-failed:
+		case err = <-a.failed:
 			stopping = true
 		case <-ctx.Done():
 			stopping = true
@@ -247,7 +261,7 @@ func (a *App) serve(ctx context.Context) error {
 		defer close(ended)
 		_, _ = rows.Shutdown(stop), calls.Shutdown(stop)
 	}()
-	_ = server.Shutdown(stop)
+	_ = a.server.Shutdown(stop)
 	<-ended
 	return err
 }
@@ -266,9 +280,9 @@ func (a *App) reread(ctx context.Context) {
 // maxStreams is how many requests of a connection of HTTP/2 are under way.
 const maxStreams = 250
 
-// server serves a handler of the edge: HTTP/1, and HTTP/2 also without TLS, which
+// newServer serves a handler: HTTP/1, and HTTP/2 also without TLS, which
 // Arrow Flight needs.
-func (a *App) server(h http.Handler) *http.Server {
+func (a *App) newServer(h http.Handler) *http.Server {
 	s := &http.Server{
 		Handler: h, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 5 * time.Minute, IdleTimeout: 2 * time.Minute,
 		MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug), Protocols: new(http.Protocols),
@@ -418,21 +432,6 @@ func newLogger(cfg config.Config, w io.Writer) *slog.Logger {
 		return slog.New(slog.NewJSONHandler(w, options))
 	}
 	return slog.New(slog.NewTextHandler(w, options))
-}
-
-// late is the API for jobs: they need it before the edge exists.
-type late struct{ handler atomic.Pointer[http.Handler] }
-
-func (l *late) set(h http.Handler) { l.handler.Store(&h) }
-
-func (l *late) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	h := l.handler.Load()
-	if h == nil {
-		w.Header().Set("Retry-After", "1")
-		http.Error(w, "starting", http.StatusServiceUnavailable)
-		return
-	}
-	(*h).ServeHTTP(w, r)
 }
 
 // warnOfURLs logs what of the configuration a later release refuses.

@@ -89,7 +89,7 @@ import (
 
 // parts are the services, in the order in which they are opened.
 type parts struct {
-	api late
+	api httpapi.Starting // also the API for jobs, which need it before the edge exists
 
 	db         *store.DB
 	journal    audit.Journal

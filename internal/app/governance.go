@@ -43,7 +43,7 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if a.db, err = store.Open(ctx, store.Config{URL: a.cfg.StoreURL(), Password: password, Migrations: schema.Migrations, Upgrading: a.upgrading, Log: a.log}); err != nil {
+	if a.db, err = store.Open(ctx, store.Config{URL: a.cfg.StoreURL(), Password: password, Migrations: schema.Migrations, Upgrading: a.upgrading, Upgraded: a.upgraded, Log: a.log}); err != nil {
 		return fault.Wrap(err, "open the database")
 	}
 	a.onClose(a.db.Close)

@@ -34,7 +34,7 @@ func TestHeldServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := (&App{log: slog.New(slog.DiscardHandler)}).server(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "here") }))
+	s := (&App{log: slog.New(slog.DiscardHandler)}).newServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "here") }))
 	go func() { _ = s.Serve(l) }()
 	_, _ = os.Stdout.WriteString(l.Addr().String() + "\n")
 	_, _ = io.Copy(io.Discard, os.Stdin)

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/backup"
@@ -14,6 +15,20 @@ func (a *App) noteUpgrade(u store.Upgrade) error {
 	return backup.AddNote(a.cfg.Data, backup.Note{Act: "store.upgrade", Object: "installation", At: time.Now().UTC(), Detail: map[string]any{
 		"version": a.world.Version, "schemas": u.String(), "steps": u.Steps, "bytes": u.Size,
 	}})
+}
+
+// beginUpgrade notes an upgrade, and says to callers that it began.
+func (a *App) beginUpgrade(u store.Upgrade) error {
+	if err := a.noteUpgrade(u); err != nil {
+		return err
+	}
+	a.upgraded(0, u)
+	return nil
+}
+
+// upgraded says to callers how far an upgrade is.
+func (a *App) upgraded(done int, u store.Upgrade) {
+	a.api.At(fmt.Sprintf("upgrading the database, %d of %d steps done", done, u.Steps))
 }
 
 // noUpgrade keeps a command that is not the server from upgrading the database on the way.

@@ -332,7 +332,7 @@ type Forecast struct {
 	Month   cost.Projection `json:"month" doc:"Forecast to month end"`
 	Budget  float64         `json:"budget,omitempty" doc:"Budget per month; absent without a budget"`
 	Share   float64         `json:"share,omitempty" doc:"Forecast share of the budget; absent before the first full day"`
-	UsedUp  time.Time       `json:"used_up_at,omitzero" doc:"When the budget is used up at this rate, if this month"`
+	UsedUp  time.Time       `json:"used_up_at,omitzero" doc:"Time at which the budget is used up at this rate, if within this month"`
 }
 
 // CostForecast is a forecast for each project.

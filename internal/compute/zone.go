@@ -61,9 +61,10 @@ func (p Pool) Zones() []residency.Zone {
 	return []residency.Zone{p.Zone, p.MachineZone}
 }
 
-// Allows reports whether data with this label may be in the pool.
+// Allows reports whether data with this label is allowed in the pool.
 func (p Pool) Allows(l residency.Label) bool {
-	return !slices.ContainsFunc(p.Zones(), func(z residency.Zone) bool { return !l.Allows(z) })
+	_, outside := residency.Outside(l.Zones(), p.Zones()...)
+	return !outside
 }
 
 // NotOpen says why nothing may start in the pool now; empty when it is open.

@@ -206,7 +206,7 @@ type Config struct {
 		OpenLineage struct {
 			URL       string `koanf:"url" doc:"OpenLineage endpoint that receives Falaj's run events, such as https://marquez.example/api/v1/lineage. Empty disables it"`
 			TokenFile string `koanf:"token_file" doc:"File with the bearer token for the OpenLineage endpoint. Empty sends none"`
-			Zone      string `koanf:"zone" doc:"Zone of the OpenLineage endpoint: it receives only events about data that may be in that zone"`
+			Zone      string `koanf:"zone" doc:"Zone of the OpenLineage endpoint: it receives only events about data that is allowed in that zone"`
 		} `koanf:"openlineage"`
 	} `koanf:"lineage"`
 

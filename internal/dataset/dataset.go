@@ -115,29 +115,29 @@ type Column struct {
 	Name string `json:"name" doc:"Name in the file's header"`
 	Type Type   `json:"type" doc:"Type of the values: string, int32, int64, float32, float64, bool, timestamp, date, or a list of one of them but date, such as list<float32>"`
 	// Optional is for a column that files got one day.
-	Optional bool `json:"optional,omitempty" doc:"The column may be missing in a file: its values are null then"`
+	Optional bool `json:"optional,omitempty" doc:"The column is optional in a file; if it is missing, its values are null"`
 }
 
 // Spec is what a Dataset manifest says. It applies to versions made after it.
 type Spec struct {
-	Description    string          `json:"description,omitempty" doc:"What the data is, for people"`
+	Description    string          `json:"description,omitempty" doc:"Description of the data"`
 	Format         Format          `json:"format,omitempty" doc:"Format of imported files; default: detected from the content" enum:"csv,csv.gz,parquet,jsonl,avro"`
-	Delimiter      string          `json:"delimiter,omitempty" doc:"The character between the cells of a CSV file; default a comma"`
-	NullValues     []string        `json:"null_values,omitzero" doc:"Cells of a CSV file that mean null; default the empty cell and NA"`
-	CSV            *parser.Layout  `json:"csv,omitempty" doc:"How CSV files are written, where they are not UTF-8 text whose first line names the columns"`
+	Delimiter      string          `json:"delimiter,omitempty" doc:"Delimiter of CSV files; default: comma"`
+	NullValues     []string        `json:"null_values,omitzero" doc:"CSV cells that mean null; default: the empty cell and NA"`
+	CSV            *parser.Layout  `json:"csv,omitempty" doc:"Layout of CSV files, if they are not UTF-8 or their first line is not a header"`
 	LeaveOut       []string        `json:"leave_out,omitempty" doc:"Columns of imported files that are not read"`
-	Columns        []Column        `json:"columns,omitempty" doc:"Types of columns that must be there; the types of others are inferred from the first rows"`
-	Expectations   Expectations    `json:"expectations,omitempty" doc:"What a version must satisfy; one that does not is kept as rejected, and nothing can train on it"`
+	Columns        []Column        `json:"columns,omitempty" doc:"Types of required columns; the types of other columns are inferred from the first rows"`
+	Expectations   Expectations    `json:"expectations,omitempty" doc:"Expectations of a version; a version that fails them is rejected, and nothing can train on it"`
 	Classification Classification  `json:"classification,omitempty" doc:"Classification of the data; default: that of the project, else internal" enum:"public,internal,confidential,restricted"`
 	Residency      residency.Label `json:"residency,omitempty" doc:"Zones where the data is allowed; default: those of the project, else home"`
 	Protection     Protection      `json:"protection,omitempty" doc:"sealed (the default): encrypted, read through Falaj only; open: plain Parquet that other engines read" enum:"sealed,open"`
-	Keep           Keep            `json:"keep,omitzero" doc:"Versions that are kept; default all. A cited version is never removed automatically"`
-	Fresh          string          `json:"fresh,omitempty" doc:"How often a new version comes, such as 24h: when none was accepted for so long, the event dataset.stale tells, once"`
+	Keep           Keep            `json:"keep,omitzero" doc:"Retention of versions; default: all. A cited version is never removed automatically"`
+	Fresh          string          `json:"fresh,omitempty" doc:"Expected interval of new versions, such as 24h: the event dataset.stale is sent once if no version was accepted for this time"`
 	// Entities maps the join keys of entities to columns, where no view tells, or
 	// columns are called otherwise: {customer: {customer_id: buyer}}.
 	// Transform is how Derive makes a version.
-	Transform *Transform                   `json:"transform,omitempty" doc:"How versions are derived from other datasets: falaj dataset derive"`
-	Entities  map[string]map[string]string `json:"entities,omitempty" doc:"Whose rows these are: columns by the join keys of an entity, such as {customer: {customer_id: buyer}}; by it a person is found who is to be erased. Needed only where no feature view reads the dataset, or columns are called otherwise; {customer: {}} says that no row is a customer's"`
+	Transform *Transform                   `json:"transform,omitempty" doc:"Transformation that derives versions from other datasets: falaj dataset derive"`
+	Entities  map[string]map[string]string `json:"entities,omitempty" doc:"Persons of the rows: columns by the join keys of an entity, such as {customer: {customer_id: buyer}}; erasures use it to find a person. Needed only if no feature view reads the dataset, or if its columns have other names; {customer: {}}: no row belongs to a customer"`
 }
 
 // Limits on what a spec may hold.

@@ -41,22 +41,22 @@ const (
 
 // Expectation is a rule for the rows of a version.
 type Expectation struct {
-	Check     Check    `json:"check" doc:"The rule" enum:"not_null,unique,between,in_set,matches,length,has_column,row_count,refers,fresh,drift"`
-	Column    string   `json:"column,omitempty" doc:"The column it is about"`
+	Check     Check    `json:"check" doc:"Rule" enum:"not_null,unique,between,in_set,matches,length,has_column,row_count,refers,fresh,drift"`
+	Column    string   `json:"column,omitempty" doc:"Column"`
 	Columns   []string `json:"columns,omitempty" doc:"For unique: the columns that together are the key"`
-	Min       any      `json:"min,omitempty" doc:"For between, length and row_count: the least value; a number, or a date or timestamp as text. For drift by a test: the least p-value"`
-	Max       any      `json:"max,omitempty" doc:"For between, length and row_count: the greatest value. For drift by a distance: the greatest; default 0.25"`
-	StrictMin bool     `json:"strict_min,omitempty" doc:"For between: min itself is outside"`
-	StrictMax bool     `json:"strict_max,omitempty" doc:"For between: max itself is outside"`
-	Values    []any    `json:"values,omitempty" doc:"For in_set: the values allowed"`
-	Pattern   string   `json:"pattern,omitempty" doc:"For matches: a regular expression (RE2) that the text has somewhere"`
-	In        *Target  `json:"in,omitempty" doc:"For refers: where the value has to be"`
-	Within    string   `json:"within,omitempty" doc:"For fresh: how long ago the newest time may be, such as 24h or 7d"`
-	Method    string   `json:"method,omitempty" doc:"For drift: how the column is compared; default psi. The methods are those of monitors"`
-	Mostly    float64  `json:"mostly,omitempty" doc:"The share of rows that must satisfy it; default 1" minimum:"0" maximum:"1"`
+	Min       any      `json:"min,omitempty" doc:"For between, length and row_count: minimum; a number, or a date or timestamp as text. For drift by a test: minimum p-value"`
+	Max       any      `json:"max,omitempty" doc:"For between, length and row_count: maximum. For drift by a distance: maximum distance; default 0.25"`
+	StrictMin bool     `json:"strict_min,omitempty" doc:"For between: exclude min itself"`
+	StrictMax bool     `json:"strict_max,omitempty" doc:"For between: exclude max itself"`
+	Values    []any    `json:"values,omitempty" doc:"For in_set: the allowed values"`
+	Pattern   string   `json:"pattern,omitempty" doc:"For matches: a regular expression (RE2) that matches a part of the text"`
+	In        *Target  `json:"in,omitempty" doc:"For refers: column that must contain the value"`
+	Within    string   `json:"within,omitempty" doc:"For fresh: maximum age of the newest time, such as 24h or 7d"`
+	Method    string   `json:"method,omitempty" doc:"For drift: test or distance, as in monitors; default psi"`
+	Mostly    float64  `json:"mostly,omitempty" doc:"Minimum share of rows that satisfy it; default 1" minimum:"0" maximum:"1"`
 
-	Otherwise Otherwise `json:"otherwise,omitempty" doc:"What rows that break it do: reject (the default) the version, or go to its quarantine, with the reasons, and the version is made without them" enum:"reject,quarantine"`
-	AtMost    *float64  `json:"at_most,omitempty" doc:"For otherwise: quarantine: the share of all rows that it may set aside; with more, the version is rejected. Default no bound" minimum:"0" maximum:"1"`
+	Otherwise Otherwise `json:"otherwise,omitempty" doc:"Action on rows that fail: reject (the default) rejects the version; quarantine moves the rows, with the reasons, to the version's quarantine" enum:"reject,quarantine"`
+	AtMost    *float64  `json:"at_most,omitempty" doc:"For otherwise: quarantine: maximum share of quarantined rows; with more, the version is rejected. Default: no limit" minimum:"0" maximum:"1"`
 }
 
 // Expectations are several. In JSON their numbers are read as they are written: a
@@ -107,8 +107,8 @@ func (e Expectation) settled() (Expectation, error) {
 
 // Target is a column of another dataset, whose newest accepted version is meant.
 type Target struct {
-	Dataset string `json:"dataset" doc:"The dataset; its newest accepted version is asked"`
-	Column  string `json:"column" doc:"Its column, of the same type or another of whole numbers, or of floats"`
+	Dataset string `json:"dataset" doc:"Dataset; its newest accepted version is used"`
+	Column  string `json:"column" doc:"Column of the same type, or of another integer or float type"`
 }
 
 // Otherwise is what rows that break an expectation do.

@@ -16,8 +16,8 @@ import (
 
 // Keep is the retention of a dataset's versions. The zero Keep keeps all.
 type Keep struct {
-	Versions int    `json:"versions,omitempty" doc:"Number of newest accepted versions that are kept; default all"`
-	For      string `json:"for,omitempty" doc:"How long an older one stays after so many newer ones are there, and a rejected one, such as 30d; default 7d"`
+	Versions int    `json:"versions,omitempty" doc:"Number of newest accepted versions to keep; default: all"`
+	For      string `json:"for,omitempty" doc:"Time after which a version beyond that number, or a rejected one, is removed, such as 30d; default 7d"`
 }
 
 // Bounds of Keep.

@@ -320,7 +320,7 @@ type Table struct {
 	Names   []string `json:"columns"`
 	Rows    [][]any  `json:"rows"`
 	// Truncated says that there are more rows than the limit let in.
-	Truncated bool `json:"truncated,omitempty" doc:"There are more rows than the limit let in"`
+	Truncated bool `json:"truncated,omitempty" doc:"The result is cut at the row limit"`
 
 	size resource.Bytes
 }

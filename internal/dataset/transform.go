@@ -31,13 +31,13 @@ const (
 
 // Transform is the derivation of a dataset from others.
 type Transform struct {
-	SQL         string            `json:"sql" doc:"One SELECT in DuckDB's dialect over datasets; Spark runs the same text"`
+	SQL         string            `json:"sql" doc:"One SELECT over datasets in DuckDB's dialect; Spark runs the same text"`
 	Inputs      map[string]string `json:"inputs,omitempty" doc:"Datasets by the table names used in sql; by default tables are datasets of the same name"`
-	TimeZone    string            `json:"time_zone,omitempty" doc:"Zone of the times in the result that have none (TIMESTAMP, not TIMESTAMPTZ), such as America/New_York or UTC; without it they are refused. Engine spark: UTC"`
-	Engine      Engine            `json:"engine,omitempty" doc:"duckdb (the default): at once, in a sandbox; spark: in a job, of open datasets" enum:"duckdb,spark"`
+	TimeZone    string            `json:"time_zone,omitempty" doc:"Time zone of times in the result without one (TIMESTAMP, not TIMESTAMPTZ), such as America/New_York or UTC; required if there are any. Engine spark: UTC"`
+	Engine      Engine            `json:"engine,omitempty" doc:"duckdb (the default): at once, in a sandbox; spark: in a job, only open datasets" enum:"duckdb,spark"`
 	Environment string            `json:"environment,omitempty" doc:"Engine spark: an environment that has PySpark"`
-	Resources   resource.Amount   `json:"resources,omitzero" doc:"Engine spark: what the job needs; default 1 cpu and 2GiB"`
-	Pools       []string          `json:"pools,omitempty" doc:"Engine spark: only these pools; default any that may"`
+	Resources   resource.Amount   `json:"resources,omitzero" doc:"Engine spark: resources of the job; default 1 CPU and 2GiB"`
+	Pools       []string          `json:"pools,omitempty" doc:"Engine spark: allowed pools; default: all that are permitted"`
 }
 
 // maxTransform bounds the SQL of a transformation: all of it is in the lineage.
@@ -179,8 +179,8 @@ type Steps interface {
 
 // Derived is what Derive made, or began: one of the two.
 type Derived struct {
-	Version *Version `json:"version,omitempty" doc:"That DuckDB made"`
-	Job     string   `json:"job,omitempty" doc:"That makes the version on Spark"`
+	Version *Version `json:"version,omitempty" doc:"Version created by DuckDB"`
+	Job     string   `json:"job,omitempty" doc:"Job that creates the version on Spark"`
 }
 
 // Derive runs a dataset's transformation over the newest accepted versions: by DuckDB

@@ -123,9 +123,9 @@ type Spec struct {
 	RequirementsText string   `json:"requirements_text,omitempty" doc:"The text of a requirements file, instead of the list"`
 	// AllowSource lets source distributions be built, which runs their code in
 	// the build's sandbox.
-	AllowSource bool `json:"allow_source,omitempty" doc:"Also install packages that have no wheel, by building them; their build scripts run in the sandbox"`
+	AllowSource bool `json:"allow_source,omitempty" doc:"Also build and install packages without a wheel; their build scripts run in the sandbox"`
 	// Indexes and TorchBackend say where packages come from, beside the installation's index.
-	Indexes      []string `json:"indexes,omitempty" doc:"Names of package indexes of the configuration (environments.indexes) that are asked before the installation's own, in order; a package that one of them has comes from it"`
+	Indexes      []string `json:"indexes,omitempty" doc:"Package indexes of the configuration (environments.indexes) that have priority over the installation's own, in order"`
 	TorchBackend string   `json:"torch_backend,omitempty" doc:"Builds of PyTorch's packages, from PyTorch's own index: cpu, or such as cu126 or rocm6.4; auto is cpu where no pool has a GPU, decided when it is applied; default those of the package index"`
 	// SitePackages lets an environment stand on what comes with the interpreter.
 	SitePackages bool `json:"site_packages,omitempty" doc:"Stand on the packages that come with the interpreter, as they are; of several interpreters, the one with most of the requirements, and of equals the machine's own below /usr"`

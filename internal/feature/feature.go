@@ -93,53 +93,53 @@ const objectKind = "feature"
 
 // EntitySpec is the manifest of kind Entity: what features are about.
 type EntitySpec struct {
-	Description string            `json:"description,omitempty" doc:"What the entity is, for people"`
-	JoinKeys    []string          `json:"join_keys,omitempty" doc:"Columns that identify it; default its name"`
+	Description string            `json:"description,omitempty" doc:"Description of the entity"`
+	JoinKeys    []string          `json:"join_keys,omitempty" doc:"Columns that identify it; default: its name"`
 	Type        string            `json:"type,omitempty" doc:"Type of the join keys" enum:"string,int32,int64,bool,timestamp" default:"string"`
 	Tags        map[string]string `json:"tags,omitempty" doc:"Labels for people and tools"`
 }
 
 // ViewSpec is the manifest of kind FeatureView: features of entities over time.
 type ViewSpec struct {
-	Description      string            `json:"description,omitempty" doc:"What the features are, for people"`
-	Source           Source            `json:"source" doc:"Where the rows come from: a dataset, or SQL over datasets"`
+	Description      string            `json:"description,omitempty" doc:"Description of the features"`
+	Source           Source            `json:"source" doc:"Source of the rows: a dataset, or SQL over datasets"`
 	Entities         []string          `json:"entities" doc:"Entities whose join keys identify a row"`
-	Timestamp        string            `json:"timestamp" doc:"Column with the time from which a row's values hold"`
-	CreatedTimestamp string            `json:"created_timestamp,omitempty" doc:"Column with the time at which a row became known, where rows are corrected or come late"`
-	TTL              string            `json:"ttl,omitempty" doc:"How long values hold, such as 3h or 7d; 0 or nothing: for ever"`
-	Features         []FieldSpec       `json:"features,omitempty" doc:"The features, by column: the newest row answers. Omit them with aggregations, which define them"`
-	Aggregations     []AggregationSpec `json:"aggregations,omitempty" doc:"Instead of features: aggregations over the rows of a time window, each row an event"`
-	Purpose          []string          `json:"purpose,omitempty" doc:"What the features are read for, such as care or research: each read names one of these. Nothing: for anything"`
+	Timestamp        string            `json:"timestamp" doc:"Column with the event time: a row's values are valid from this time"`
+	CreatedTimestamp string            `json:"created_timestamp,omitempty" doc:"Column with the time at which a row became known, for rows that are corrected or late"`
+	TTL              string            `json:"ttl,omitempty" doc:"Time to live of the values, such as 3h or 7d; 0 or empty: unlimited"`
+	Features         []FieldSpec       `json:"features,omitempty" doc:"Features by column; their value is that of the newest row. Omit them with aggregations, which define them"`
+	Aggregations     []AggregationSpec `json:"aggregations,omitempty" doc:"Instead of features: aggregations over a time window; each row is an event"`
+	Purpose          []string          `json:"purpose,omitempty" doc:"Purposes for which the features may be read, such as care or research; each read must name one. Empty: any purpose"`
 	Tags             map[string]string `json:"tags,omitempty" doc:"Labels for people and tools"`
 }
 
 // Source is where the rows of a view or of a spine come from: exactly one of
 // Dataset and SQL.
 type Source struct {
-	Dataset string            `json:"dataset,omitempty" doc:"A dataset, such as weather or weather@3; the newest accepted version when none is named"`
-	SQL     string            `json:"sql,omitempty" doc:"A query in DuckDB's SQL over datasets, run in a sandbox"`
+	Dataset string            `json:"dataset,omitempty" doc:"Dataset, such as weather or weather@3; without a version the newest accepted one"`
+	SQL     string            `json:"sql,omitempty" doc:"DuckDB SQL query over datasets, run in a sandbox"`
 	Inputs  map[string]string `json:"inputs,omitempty" doc:"Datasets by the table names used in sql; by default tables are datasets of the same name"`
 	// TimeZone is omitted if every time has its own.
-	TimeZone string      `json:"time_zone,omitempty" doc:"Zone of the times in sql that have none (TIMESTAMP, not TIMESTAMPTZ), such as America/New_York or UTC; without it they are refused"`
-	Stream   *StreamSpec `json:"stream,omitempty" doc:"The dataset gets its rows as events, which are online at once; it has to declare its columns"`
+	TimeZone string      `json:"time_zone,omitempty" doc:"Time zone of times in sql without one (TIMESTAMP, not TIMESTAMPTZ), such as America/New_York or UTC; required if there are any"`
+	Stream   *StreamSpec `json:"stream,omitempty" doc:"The dataset receives its rows as events, which are online at once; it must declare its columns"`
 }
 
 // FieldSpec is a feature of a view.
 type FieldSpec struct {
 	Name        string     `json:"name" doc:"Column of the source"`
-	Type        string     `json:"type" doc:"Type of the values: int32, int64, float32, float64, string, bool, timestamp, list<int64>(100) for lists of at most 100 of one of these, or vector(384) for embeddings of float32 of that dimension"`
-	Description string     `json:"description,omitempty" doc:"What the feature is, for people"`
-	Protect     Protection `json:"protect,omitempty" doc:"How readers without feature.clear see it: mask is null, pseudonym another text in place of a string that cannot be guessed" enum:"mask,pseudonym"`
+	Type        string     `json:"type" doc:"Type of the values: int32, int64, float32, float64, string, bool, timestamp, a list of at most so many of one of these, such as list<int64>(100), or a float32 embedding of a dimension, such as vector(384)"`
+	Description string     `json:"description,omitempty" doc:"Description of the feature"`
+	Protect     Protection `json:"protect,omitempty" doc:"Value for readers without feature.clear: mask gives null, pseudonym replaces a string by an unguessable one" enum:"mask,pseudonym"`
 }
 
 // ServiceSpec is the manifest of kind FeatureService: the features of a model.
 type ServiceSpec struct {
-	Description string            `json:"description,omitempty" doc:"What the features are for"`
+	Description string            `json:"description,omitempty" doc:"Description of the service"`
 	Features    []string          `json:"features" doc:"Features such as weather:temp, weather@2:humid, or weather for all of a view; a view without a version means its newest when this is applied"`
-	Inputs      []string          `json:"inputs,omitempty" doc:"More features, in the same words, that only the expressions of computed use"`
-	Request     []RequestSpec     `json:"request,omitempty" doc:"Values that each request contains for an entity, and each row of a training set's spine has, for the expressions of computed"`
-	Purpose     string            `json:"purpose,omitempty" doc:"What reads through the service are for, where its views name purposes"`
-	Computed    []ComputedSpec    `json:"computed,omitempty" doc:"Features that are computed on demand, by the same code in training sets and online"`
+	Inputs      []string          `json:"inputs,omitempty" doc:"More features, in the same notation, used only by the expressions of computed"`
+	Request     []RequestSpec     `json:"request,omitempty" doc:"Values for the expressions of computed, which each request contains for an entity and each row of a training set's spine has"`
+	Purpose     string            `json:"purpose,omitempty" doc:"Purpose of reads through the service, if its views name purposes"`
+	Computed    []ComputedSpec    `json:"computed,omitempty" doc:"Features computed on demand, by the same code in training sets and online"`
 	Tags        map[string]string `json:"tags,omitempty" doc:"Labels for people and tools"`
 }
 
@@ -147,7 +147,7 @@ type ServiceSpec struct {
 type RequestSpec struct {
 	Name        string `json:"name" doc:"Name of the value in requests and expressions, and of the column of a spine"`
 	Type        string `json:"type" doc:"Type of the value, as of a feature"`
-	Description string `json:"description,omitempty" doc:"What the value is, for people"`
+	Description string `json:"description,omitempty" doc:"Description of the value"`
 }
 
 // ComputedSpec is a feature that is computed from others.
@@ -155,7 +155,7 @@ type ComputedSpec struct {
 	Name        string `json:"name" doc:"Name of the feature"`
 	Type        string `json:"type" doc:"Type of its values, as of a feature"`
 	Expression  string `json:"expression" doc:"CEL over features (temp, or weather__temp), values of the request, and computed features before this one"`
-	Description string `json:"description,omitempty" doc:"What the feature is, for people"`
+	Description string `json:"description,omitempty" doc:"Description of the feature"`
 }
 
 // Header is what every version of a definition has.

@@ -23,7 +23,7 @@ type Selection struct {
 	// FullNames makes the output names view__feature.
 	FullNames bool `json:"full_feature_names,omitempty" doc:"Name the columns view__feature instead of feature"`
 	// Purpose is what the features are read for.
-	Purpose string `json:"purpose,omitempty" maxLength:"63" doc:"What the features are read for, where their views name purposes; or the header Falaj-Purpose"`
+	Purpose string `json:"purpose,omitempty" maxLength:"63" doc:"Purpose of the read, if the views name purposes; or the header Falaj-Purpose"`
 }
 
 func (s Selection) validate() error {

@@ -21,14 +21,14 @@ import (
 // window).
 type AggregationSpec struct {
 	Name        string          `json:"name" doc:"Name of the feature"`
-	Function    window.Function `json:"function" doc:"What is computed of the column" enum:"sum,count,mean,min,max,std,var,first,last,approx_distinct,topk,quantile"`
+	Function    window.Function `json:"function" doc:"Aggregation function" enum:"sum,count,mean,min,max,std,var,first,last,approx_distinct,topk,quantile"`
 	Column      string          `json:"column,omitempty" doc:"Column of the source; omit it to count rows"`
-	Type        string          `json:"type,omitempty" doc:"Type to read the column as, which the feature has, too; but count and approx_distinct are int64, mean, std, var and quantile float64, and topk a string with a JSON list" enum:"int64,float64,string,bool,timestamp"`
-	Window      string          `json:"window" doc:"How far back rows count, such as 30m, 1h or 7d"`
-	K           int             `json:"k,omitempty" doc:"How many values topk lists, at most 50"`
-	Q           float64         `json:"q,omitempty" doc:"Of quantile: between 0 and 1, such as 0.5 for the median"`
-	Description string          `json:"description,omitempty" doc:"What the feature is, for people"`
-	Protect     Protection      `json:"protect,omitempty" doc:"How readers without feature.clear see it: mask is null, pseudonym another text in place of a string that cannot be guessed" enum:"mask,pseudonym"`
+	Type        string          `json:"type,omitempty" doc:"Type of the column and of the feature; but count and approx_distinct are int64; mean, std, var and quantile are float64; topk is a string with a JSON list" enum:"int64,float64,string,bool,timestamp"`
+	Window      string          `json:"window" doc:"Length of the window, such as 30m, 1h or 7d"`
+	K           int             `json:"k,omitempty" doc:"Number of values that topk lists, at most 50"`
+	Q           float64         `json:"q,omitempty" doc:"For quantile: between 0 and 1, such as 0.5 for the median"`
+	Description string          `json:"description,omitempty" doc:"Description of the feature"`
+	Protect     Protection      `json:"protect,omitempty" doc:"Value for readers without feature.clear: mask gives null, pseudonym replaces a string by an unguessable one" enum:"mask,pseudonym"`
 }
 
 // feature is the aggregation as package window takes it.

@@ -54,20 +54,20 @@ const (
 type Classification struct {
 	Window      string               `json:"window" doc:"The window's id"`
 	State       ClassifyState        `json:"state" doc:"running, done or failed"`
-	Reason      string               `json:"reason,omitempty" doc:"In words: why it failed, or what is odd"`
-	Job         string               `json:"job,omitempty" doc:"The job that trains it"`
+	Reason      string               `json:"reason,omitempty" doc:"Reason of the failure, or a remark"`
+	Job         string               `json:"job,omitempty" doc:"Training job"`
 	Dataset     string               `json:"dataset,omitempty" doc:"The window's rows"`
-	Baseline    string               `json:"baseline,omitempty" doc:"The dataset that they are compared with"`
+	Baseline    string               `json:"baseline,omitempty" doc:"Baseline dataset"`
 	Environment string               `json:"environment"`
-	AUC         *float64             `json:"auc" doc:"Area under the ROC curve, out of fold: 0.5 when nothing can be told apart"`
-	Low         *float64             `json:"low" doc:"Low end of its 95 % interval"`
+	AUC         *float64             `json:"auc" doc:"Area under the ROC curve, out of fold; 0.5: window and baseline are indistinguishable"`
+	Low         *float64             `json:"low" doc:"Lower bound of its 95 % confidence interval"`
 	High        *float64             `json:"high"`
-	PValue      *float64             `json:"p_value" doc:"By permutation"`
-	Threshold   float64              `json:"threshold" doc:"Drifted when the low end is above"`
+	PValue      *float64             `json:"p_value" doc:"Permutation importance"`
+	Threshold   float64              `json:"threshold" doc:"Drifted when the lower bound is above this value"`
 	Drifted     bool                 `json:"drifted"`
-	Sampled     []int64              `json:"sampled,omitempty" doc:"Rows that were looked at, of baseline and window"`
-	TopFeatures []classifier.Feature `json:"top_features,omitempty" doc:"By importance; at most 10, the job's artifact domain.json has more"`
-	By          string               `json:"by" doc:"Who asked for it"`
+	Sampled     []int64              `json:"sampled,omitempty" doc:"Number of rows used, of baseline and window"`
+	TopFeatures []classifier.Feature `json:"top_features,omitempty" doc:"Inputs by decreasing importance, at most 10; the job's artifact domain.json lists all"`
+	By          string               `json:"by" doc:"Requester"`
 	Began       time.Time            `json:"began_at"`
 	Ended       *time.Time           `json:"ended_at,omitempty"`
 }
@@ -120,7 +120,7 @@ type ClassifierOutcome struct {
 
 // ClassifyRequest asks for a domain classifier.
 type ClassifyRequest struct {
-	Window      string `json:"window,omitempty" maxLength:"60" doc:"The window's id; empty is the newest of the version that was judged last"`
+	Window      string `json:"window,omitempty" maxLength:"60" doc:"Window ID; empty: the newest window of the version that was evaluated last"`
 	Environment string `json:"environment,omitempty" maxLength:"200" doc:"An environment with scikit-learn and pyarrow; empty is spec.drift.classifier.environment"`
 }
 

@@ -66,9 +66,9 @@ type Monitor struct {
 	Name       string `json:"name"`
 	Deployment string `json:"deployment"`
 	Spec       Spec   `json:"spec"`
-	Automatic  bool   `json:"automatic" doc:"Made with the deployment, and deleted with it"`
+	Automatic  bool   `json:"automatic" doc:"Created with the deployment, and deleted with it"`
 	// By applied it last; retraining acts with the rights that it has then.
-	By        identity.Principal `json:"by" doc:"Who applied it last; what it begins is done with their rights"`
+	By        identity.Principal `json:"by" doc:"User who applied it last; the monitor acts with this user's permissions"`
 	CreatedAt time.Time          `json:"created_at"`
 	UpdatedAt time.Time          `json:"updated_at"`
 	Revision  int64              `json:"revision"`
@@ -79,18 +79,18 @@ type Monitor struct {
 // Status is what a monitor found so far, of the version that answers.
 type Status struct {
 	State     State      `json:"state"`
-	Reason    string     `json:"reason,omitempty" doc:"In words"`
-	Since     *time.Time `json:"since,omitempty" doc:"Begin of the first window in a row that is as bad, on the records' clock"`
-	Version   int64      `json:"version,omitempty" doc:"The version that was judged last"`
-	Watermark *time.Time `json:"watermark,omitempty" doc:"The newest record's time, on the records' clock: of live requests, or of replays where there are no others"`
-	Replayed  *time.Time `json:"replayed,omitempty" doc:"The newest time of a replay's record, which has a clock of its own"`
-	Windows   int64      `json:"windows" doc:"Windows that were closed"`
-	Late      int64      `json:"late" doc:"Records that came after their window was closed"`
-	Skewed    int64      `json:"skewed" doc:"Live records from more than five minutes in the future; in no window"`
-	Lost      int64      `json:"lost,omitempty" doc:"Slides of windows that were given up because too many were open"`
-	Problem   string     `json:"problem,omitempty" doc:"Why the monitor does not go on, if it does not"`
-	Baseline  string     `json:"baseline,omitempty" doc:"What the newest window of that version was compared with"`
-	Note      string     `json:"note,omitempty" doc:"What the newest window of that version was not judged for, or what is odd"`
+	Reason    string     `json:"reason,omitempty" doc:"Reason of the state"`
+	Since     *time.Time `json:"since,omitempty" doc:"Start of the first of the consecutive windows with this state, by the records' time"`
+	Version   int64      `json:"version,omitempty" doc:"Version that was evaluated last"`
+	Watermark *time.Time `json:"watermark,omitempty" doc:"Time of the newest record, by the records' time: of live requests, or of replays if there are no live requests"`
+	Replayed  *time.Time `json:"replayed,omitempty" doc:"Time of the newest replayed record; replays have their own time"`
+	Windows   int64      `json:"windows" doc:"Number of closed windows"`
+	Late      int64      `json:"late" doc:"Number of records that arrived after their window was closed"`
+	Skewed    int64      `json:"skewed" doc:"Number of live records dated more than five minutes in the future; they are in no window"`
+	Lost      int64      `json:"lost,omitempty" doc:"Number of windows that were dropped because too many were open"`
+	Problem   string     `json:"problem,omitempty" doc:"Why the monitor is blocked, if it is"`
+	Baseline  string     `json:"baseline,omitempty" doc:"Baseline of the version's newest window"`
+	Note      string     `json:"note,omitempty" doc:"What was not evaluated in the version's newest window, or a remark"`
 }
 
 // Streak is a run of bad windows of one version.
@@ -126,26 +126,26 @@ type Window struct {
 	WindowKey
 	From     time.Time        `json:"from"`
 	To       time.Time        `json:"to"`
-	ClosedAt time.Time        `json:"closed_at" doc:"On the wall clock"`
+	ClosedAt time.Time        `json:"closed_at" doc:"Wall-clock time"`
 	Requests int64            `json:"requests"`
 	Rows     int64            `json:"rows"`
-	Answered int64            `json:"answered" doc:"Rows that have a score"`
-	Failures map[string]int64 `json:"failures,omitempty" doc:"Requests that failed, by kind of failure"`
-	Failed   int64            `json:"failed" doc:"Requests that failed"`
-	Late     int64            `json:"late" doc:"Records that came after the window was closed; they are in nothing else here"`
-	Judged   bool             `json:"judged" doc:"Whether there were a baseline and rows enough"`
-	Unjudged bool             `json:"unjudged,omitempty" doc:"It has rows enough, and nothing of it could be compared: an alert. The note says why"`
+	Answered int64            `json:"answered" doc:"Number of rows with a score"`
+	Failures map[string]int64 `json:"failures,omitempty" doc:"Number of failed requests by kind of error"`
+	Failed   int64            `json:"failed" doc:"Number of failed requests"`
+	Late     int64            `json:"late" doc:"Number of records that arrived after the window was closed; no other field counts them"`
+	Judged   bool             `json:"judged" doc:"Whether there was a baseline and enough rows"`
+	Unjudged bool             `json:"unjudged,omitempty" doc:"The window has enough rows but nothing could be compared, which is an alert. The note has the reason"`
 	Drifted  bool             `json:"drifted"`
-	Share    float64          `json:"share" doc:"Of the features that drifted"`
-	Note     string           `json:"note,omitempty" doc:"What the window is not judged for, or what is odd"`
-	Baseline string           `json:"baseline,omitempty" doc:"What it was compared with"`
+	Share    float64          `json:"share" doc:"Share of drifted features"`
+	Note     string           `json:"note,omitempty" doc:"What was not evaluated, or a remark"`
+	Baseline string           `json:"baseline,omitempty" doc:"Baseline"`
 	Features []Feature        `json:"features"`
 	Score    *Feature         `json:"score,omitempty"`
 	Streams  []Detection      `json:"detectors,omitempty"`
 
 	Performance Performance     `json:"performance"`
 	Latency     Latency         `json:"latency"`
-	Classifier  *Classification `json:"classifier,omitempty" doc:"Of a domain classifier, when one was asked for"`
+	Classifier  *Classification `json:"classifier,omitempty" doc:"Result of the domain classifier, if one was requested"`
 }
 
 // Feature is an input (or the score) of a window against the baseline. A number
@@ -159,34 +159,34 @@ type Feature struct {
 	Threshold    *float64 `json:"threshold"`
 	Drifted      bool     `json:"drifted"`
 	Rows         int64    `json:"rows"`
-	Missing      float64  `json:"missing" doc:"Share of the values that are missing"`
+	Missing      float64  `json:"missing" doc:"Share of missing values"`
 	BaseMissing  float64  `json:"baseline_missing"`
 	Mean         *float64 `json:"mean"`
 	BaselineMean *float64 `json:"baseline_mean"`
-	Note         string   `json:"note,omitempty" doc:"In words: what is odd, or why there is no test"`
+	Note         string   `json:"note,omitempty" doc:"A remark, or why there is no test"`
 }
 
 // Detection is where a stream detector found a change of the score's mean.
 type Detection struct {
 	Detector string    `json:"detector"`
-	At       time.Time `json:"at" doc:"Of the record, on its clock"`
+	At       time.Time `json:"at" doc:"Time of the record"`
 }
 
 // Performance is how good the answers of a window were.
 type Performance struct {
-	Labelled float64        `json:"labelled" doc:"Share of the answered rows that have a label"`
-	Rows     int64          `json:"rows" doc:"Rows with a label"`
-	Sampled  int64          `json:"sampled,omitempty" doc:"Rows that the metrics are of, when not all"`
-	Task     string         `json:"task,omitempty" doc:"regression, binary or multiclass: declared, or what the model's outputs are"`
-	State    string         `json:"state" doc:"In words: how many labels there are"`
+	Labelled float64        `json:"labelled" doc:"Share of predictions with a label"`
+	Rows     int64          `json:"rows" doc:"Number of rows with a label"`
+	Sampled  int64          `json:"sampled,omitempty" doc:"Number of rows that the metrics cover, if not all"`
+	Task     string         `json:"task,omitempty" doc:"regression, binary or multiclass: declared, or derived from the model's outputs"`
+	State    string         `json:"state" doc:"Remark on the number of labels"`
 	Judged   bool           `json:"judged"`
 	Degraded bool           `json:"degraded"`
 	Metrics  []Metric       `json:"metrics"`
 	Segments []SegmentScore `json:"segments,omitempty"`
 	// Unusable rows are in no metric.
-	Unusable    int64    `json:"unusable,omitempty" doc:"Labelled rows that the metrics cannot take, such as a label other than 0 and 1 of a binary model"`
-	Note        string   `json:"note,omitempty" doc:"In words: which rows are unusable, first of all, and what else is missing"`
-	NotComputed []string `json:"not_computed,omitempty" doc:"Metrics with a limit that could not be computed, and why: an alert"`
+	Unusable    int64    `json:"unusable,omitempty" doc:"Number of labelled rows that are unusable, such as a label other than 0 and 1 for a binary model"`
+	Note        string   `json:"note,omitempty" doc:"Which rows are unusable, and what else is missing"`
+	NotComputed []string `json:"not_computed,omitempty" doc:"Metrics with a limit that could not be computed, which is an alert, and the reason"`
 }
 
 // Metric is a measure with its 95 % interval. Estimate marks what was computed
@@ -221,17 +221,17 @@ type Baseline struct {
 	Version        int64           `json:"version"`
 	Source         string          `json:"source" doc:"training set, dataset, or first window"`
 	Ref            string          `json:"ref,omitempty" doc:"The dataset version"`
-	Declared       bool            `json:"declared" doc:"The columns are all that the model sees"`
-	Digest         string          `json:"digest" doc:"Of what it was computed from"`
+	Declared       bool            `json:"declared" doc:"Whether the columns are all inputs of the model"`
+	Digest         string          `json:"digest" doc:"Source of the baseline"`
 	Rows           int64           `json:"rows"`
-	ScoreSource    string          `json:"score_source" doc:"What the score's baseline is: the model over rows of the training set, a column of the dataset, or the first window; empty: scores have none"`
-	ScoreNote      string          `json:"score_note,omitempty" doc:"Why scores have no baseline"`
+	ScoreSource    string          `json:"score_source" doc:"Baseline of the score: the model's output for rows of the training set, a column of the dataset, or the first window; empty: the score has no baseline"`
+	ScoreNote      string          `json:"score_note,omitempty" doc:"Why the score has no baseline"`
 	Note           string          `json:"note,omitempty"`
 	Residency      residency.Label `json:"residency"`
 	Classification string          `json:"classification"`
 	ComputedAt     time.Time       `json:"computed_at"`
-	From           *time.Time      `json:"from,omitempty" doc:"Begin of the window that is the baseline, if one is"`
-	To             *time.Time      `json:"to,omitempty" doc:"Its end"`
+	From           *time.Time      `json:"from,omitempty" doc:"Start of the baseline window, if the baseline is a window"`
+	To             *time.Time      `json:"to,omitempty" doc:"End of the baseline window"`
 	Columns        []NamedColumn   `json:"columns"`
 	Score          *NamedColumn    `json:"score,omitempty"`
 }

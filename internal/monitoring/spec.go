@@ -35,42 +35,42 @@ const (
 type Spec struct {
 	Deployment string     `json:"deployment,omitempty" doc:"Monitored deployment; default: the monitor's name"`
 	Window     WindowSpec `json:"window,omitzero" doc:"Default one day"`
-	Lateness   string     `json:"lateness,omitempty" doc:"How long records may come after their window's end, on the records' clock; default 1h"`
+	Lateness   string     `json:"lateness,omitempty" doc:"How long a window accepts late records after its end, by the records' time; default 1h"`
 	Baseline   string     `json:"baseline,omitempty" doc:"training (the served version's training set), dataset:NAME@VERSION, or window:first; default training"`
 	// Prediction is declared: a column is no score because of what is in it.
 	Prediction  string          `json:"prediction_column,omitempty" doc:"Column of the baseline's dataset with the model's scores, for deployments whose model Falaj cannot run over it; default the column prediction, if there is one"`
 	Drift       DriftSpec       `json:"drift,omitzero" doc:"How inputs and scores are compared with the baseline"`
-	Performance PerformanceSpec `json:"performance,omitzero" doc:"How answers are compared with labels"`
+	Performance PerformanceSpec `json:"performance,omitzero" doc:"Performance metrics from labels"`
 	Detectors   []string        `json:"detectors,omitempty" doc:"Stream detectors of the score: adwin, page_hinkley"`
-	Alerts      []alert.Target  `json:"alerts,omitempty" doc:"Who is told"`
-	Repeat      int             `json:"repeat,omitempty" doc:"Number of bad windows in a row after which the alert is repeated; default 7, -1 never"`
-	Retrain     *RetrainSpec    `json:"retrain,omitempty" doc:"What is trained anew when it drifts or degrades"`
+	Alerts      []alert.Target  `json:"alerts,omitempty" doc:"Alert receivers"`
+	Repeat      int             `json:"repeat,omitempty" doc:"Number of consecutive bad windows after which the alert is repeated; default 7; -1: never"`
+	Retrain     *RetrainSpec    `json:"retrain,omitempty" doc:"Retraining on drift or degradation"`
 }
 
 // WindowSpec says how records become windows: by time or by rows.
 type WindowSpec struct {
-	Every string `json:"every,omitempty" doc:"Length in time, such as 7d"`
-	Rows  int64  `json:"rows,omitempty" doc:"Length in rows, instead of every"`
-	Slide string `json:"slide,omitempty" doc:"Interval between windows, such as 1d or a number of rows; default the length"`
+	Every string `json:"every,omitempty" doc:"Duration, such as 7d"`
+	Rows  int64  `json:"rows,omitempty" doc:"Number of rows, instead of a duration"`
+	Slide string `json:"slide,omitempty" doc:"Interval between windows, such as 1d or a number of rows; default: the length of the window"`
 }
 
 // DriftSpec says how inputs and scores are compared with the baseline.
 type DriftSpec struct {
 	Method     string   `json:"method,omitempty" doc:"Test for all columns, or auto: by type and size; default auto"`
-	Alpha      float64  `json:"alpha,omitempty" doc:"Of tests with a p-value, for all columns of a window together; default 0.01"`
-	Threshold  float64  `json:"threshold,omitempty" doc:"Of distances; default 0.1"`
+	Alpha      float64  `json:"alpha,omitempty" doc:"Significance level of tests with a p-value, for all columns of a window together; default 0.01"`
+	Threshold  float64  `json:"threshold,omitempty" doc:"Threshold of distances; default 0.1"`
 	Correction string   `json:"correction,omitempty" doc:"none, bonferroni, holm or benjamini_hochberg; default holm"`
-	Share      float64  `json:"share,omitempty" doc:"A window is drifted when this share of the features is, or the score; default 0.3"`
-	Features   []string `json:"features,omitempty" doc:"Watch these inputs only; default all"`
-	MinRows    int64    `json:"min_rows,omitempty" doc:"Rows that a window must have to be judged; default 200"`
+	Share      float64  `json:"share,omitempty" doc:"A window is drifted when this share of its features is drifted, or when the score is; default 0.3"`
+	Features   []string `json:"features,omitempty" doc:"Monitor only these inputs; default all"`
+	MinRows    int64    `json:"min_rows,omitempty" doc:"Minimum number of rows to evaluate a window; default 200"`
 
-	Classifier *ClassifierSpec `json:"classifier,omitempty" doc:"For falaj monitor classify"`
+	Classifier *ClassifierSpec `json:"classifier,omitempty" doc:"Settings of falaj monitor classify"`
 }
 
 // ClassifierSpec says how the domain classifiers of a monitor are trained.
 type ClassifierSpec struct {
 	Environment string  `json:"environment,omitempty" doc:"An environment with scikit-learn and pyarrow"`
-	AUC         float64 `json:"auc,omitempty" doc:"Drifted when the low end of the interval of the area under the ROC curve is above; default 0.55"`
+	AUC         float64 `json:"auc,omitempty" doc:"Drifted when the lower bound of the confidence interval of the area under the ROC curve is above this value; default 0.55"`
 }
 
 func (c *ClassifierSpec) withDefaults() ClassifierSpec {
@@ -84,13 +84,13 @@ func (c *ClassifierSpec) withDefaults() ClassifierSpec {
 
 // PerformanceSpec says how answers are compared with labels.
 type PerformanceSpec struct {
-	Metrics  []string         `json:"metrics,omitempty" doc:"Default: all of the task"`
+	Metrics  []string         `json:"metrics,omitempty" doc:"Metrics; default: all of the task"`
 	Segments []string         `json:"segments,omitempty" doc:"Inputs or keys; the metrics are also reported for each of their values"`
 	Alert    map[string]Limit `json:"alert,omitempty" doc:"Limits of metrics, by name"`
 	// Labels of one outcome often come first, and say little about the others.
-	MinLabelled float64 `json:"min_labelled,omitempty" doc:"Share of a window's answered rows that must have a label before its limits are judged, 0 to 1; default 0: min_rows are enough"`
-	Threshold   float64 `json:"threshold,omitempty" doc:"From which score on an answer is a yes; default 0.5"`
-	Task        string  `json:"task,omitempty" doc:"regression, binary or multiclass; classification is binary or multiclass, as the answers are. Default: what the deployment's spec.prediction.task or the model's outputs say, else what the named metrics are of; without any there are no metrics"`
+	MinLabelled float64 `json:"min_labelled,omitempty" doc:"Minimum share of a window's predictions with a label before its limits are evaluated, 0 to 1; default 0: min_rows suffices"`
+	Threshold   float64 `json:"threshold,omitempty" doc:"Score threshold of the positive class; default 0.5"`
+	Task        string  `json:"task,omitempty" doc:"regression, binary or multiclass; classification is binary or multiclass, depending on the predictions. Default: the deployment's spec.prediction.task, else the task of the model's outputs, else the task of the named metrics; without any there are no metrics"`
 }
 
 // Limit is what a metric may not pass.
@@ -102,16 +102,16 @@ type Limit struct {
 // RetrainSpec is read by what reacts to findings; monitoring validates and keeps
 // it.
 type RetrainSpec struct {
-	Job         string   `json:"job" doc:"Job whose specification is run again"`
-	Data        string   `json:"data" doc:"Name of its input that gets the new training set"`
+	Job         string   `json:"job" doc:"Job to run again"`
+	Data        string   `json:"data" doc:"Name of the job's input that receives the new training set"`
 	TrainingSet string   `json:"training_set" doc:"Dataset of the new training set"`
-	Service     string   `json:"service,omitempty" doc:"Feature service that is joined"`
-	Spine       string   `json:"spine" doc:"SQL of the rows, with {{from}} and {{to}}"`
+	Service     string   `json:"service,omitempty" doc:"Feature service to join"`
+	Spine       string   `json:"spine" doc:"SQL of the spine's rows, with {{from}} and {{to}}"`
 	Timestamp   string   `json:"timestamp" doc:"Column of the spine"`
 	Label       string   `json:"label,omitempty" doc:"Column of the spine"`
-	Window      string   `json:"window" doc:"How far back from the end of the drifted window, such as 120d"`
-	Cooldown    string   `json:"cooldown,omitempty" doc:"Not again within, on the records' clock; default 30d"`
-	On          []string `json:"on,omitempty" doc:"drift, degraded; default both"`
+	Window      string   `json:"window" doc:"Time range before the end of the drifted window, such as 120d"`
+	Cooldown    string   `json:"cooldown,omitempty" doc:"Minimum time between retrainings, by the records' time; default 30d"`
+	On          []string `json:"on,omitempty" doc:"Triggers: drift, degraded; default both"`
 }
 
 // Detectors and metrics that a manifest may name.

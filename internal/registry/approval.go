@@ -35,25 +35,25 @@ type Approval struct {
 	Principal string    `json:"principal"`
 	Name      string    `json:"name,omitempty"`
 	Verdict   Verdict   `json:"verdict" enum:"approved,rejected"`
-	Digest    string    `json:"digest" doc:"Of the reviewed version"`
+	Digest    string    `json:"digest" doc:"Digest of the reviewed version"`
 	Comment   string    `json:"comment,omitempty"`
 	At        time.Time `json:"at"`
 	// Measured is what the gates' metrics were; "" is a metric that there was none of.
-	Measured map[string]string `json:"measured,omitempty" doc:"What the metrics that the gates ask for were then; empty: there was none"`
-	Counts   bool              `json:"counts" doc:"Whether it counts now: it is the person's last, of this digest, the person may still approve and is none of the authors, and the metrics of the gates are what they were"`
+	Measured map[string]string `json:"measured,omitempty" doc:"Values of the gates' metrics at the time of the review; empty: the metric had no value"`
+	Counts   bool              `json:"counts" doc:"Whether the verdict counts now: it is this person's latest, for this digest; the person still has the permission to approve and is not an author; the gates' metrics have not changed"`
 }
 
 // Clearance is what stands between a version and its promotion.
 type Clearance struct {
 	Model     string     `json:"model"`
 	Version   int        `json:"version"`
-	Policy    string     `json:"policy,omitempty" doc:"Name of the policy that asks; empty: none does"`
-	Required  int        `json:"required" doc:"Approvals that it needs"`
-	Given     int        `json:"given" doc:"Approvals that count"`
-	Authors   []string   `json:"authors,omitempty" doc:"Whose approval does not count"`
+	Policy    string     `json:"policy,omitempty" doc:"Name of the policy that requires approval; empty: none does"`
+	Required  int        `json:"required" doc:"Number of approvals required"`
+	Given     int        `json:"given" doc:"Number of approvals that count"`
+	Authors   []string   `json:"authors,omitempty" doc:"Authors: their approval does not count"`
 	Approvals []Approval `json:"approvals" doc:"All verdicts, oldest first"`
-	Missing   []string   `json:"missing,omitempty" doc:"What is missing, in words"`
-	Cleared   bool       `json:"cleared" doc:"Whether protected aliases, stages and deployments may have it now"`
+	Missing   []string   `json:"missing,omitempty" doc:"What is missing"`
+	Cleared   bool       `json:"cleared" doc:"Whether protected aliases, stages and deployments can use the version now"`
 }
 
 // Judge records the caller's verdict on a version. digest, when given, is the one that

@@ -25,9 +25,9 @@ import (
 // ExternalSignature is what a signature that was made elsewhere says of a version's files.
 type ExternalSignature struct {
 	KeyID    string   `json:"key_id" doc:"Hex SHA-256 of the public key's PEM"`
-	Name     string   `json:"name" doc:"What the signer called the model"`
-	Digest   string   `json:"digest" doc:"Over the digests of what was signed"`
-	Unsigned []string `json:"unsigned,omitempty" doc:"Files that the signer left out on purpose (ignore_paths), and that may be anything"`
+	Name     string   `json:"name" doc:"Model name in the signature"`
+	Digest   string   `json:"digest" doc:"Digest over the digests of the signed files"`
+	Unsigned []string `json:"unsigned,omitempty" doc:"Files that the signer excluded (ignore_paths); they are not verified"`
 }
 
 // VerifyExternalSignature checks a signature made by another implementation of OpenSSF model

@@ -33,27 +33,27 @@ const DefaultPolicy = "default"
 // PolicySpec is what is asked of a model's versions, as a manifest of kind ModelPolicy
 // says it.
 type PolicySpec struct {
-	Description string    `json:"description,omitempty" doc:"For people, at most 2000 characters"`
-	Content     string    `json:"content,omitempty" doc:"The most that loading a version's files may do: data, known (pickles that import well-known libraries only), unknown, code, or any; default code"`
+	Description string    `json:"description,omitempty" doc:"Description, at most 2000 characters"`
+	Content     string    `json:"content,omitempty" doc:"Highest risk allowed for loading a version's files: data, known (pickles that import only well-known libraries), unknown, code, or any; default code"`
 	Signers     []string  `json:"signers,omitempty" doc:"Public keys, PEM; a version must have a file model.sig, a signature of its files by one of them"`
-	SignedAs    string    `json:"signed_as,omitempty" doc:"With signers: what they must have called the model, which is the name of the folder that they signed; empty: anything, so that another model of theirs passes, too"`
-	Promotion   Promotion `json:"promotion,omitzero" doc:"What a version needs before it counts"`
+	SignedAs    string    `json:"signed_as,omitempty" doc:"With signers: the model name that the signature must contain, which is the name of the signed folder; empty: any name, so a signature for another of their models also passes"`
+	Promotion   Promotion `json:"promotion,omitzero" doc:"Requirements of a version before promotion"`
 }
 
 // Promotion is what a version needs before a protected alias or stage names it, or it
 // takes traffic.
 type Promotion struct {
-	Approvals int      `json:"approvals,omitempty" doc:"How many people other than its authors must approve of the version, at most 10"`
+	Approvals int      `json:"approvals,omitempty" doc:"Number of people, other than the authors, who must approve the version; at most 10"`
 	Gates     []string `json:"gates,omitempty" doc:"Conditions on the metrics of the version's run, such as metrics.auc >= 0.8 or metrics.auc >= champion - 0.01"`
 	Aliases   []string `json:"aliases,omitempty" doc:"Aliases that need this; default champion"`
 	Stages    []string `json:"stages,omitempty" doc:"Stages that need this; default Production"`
-	Traffic   *bool    `json:"traffic,omitempty" doc:"Whether deployments need this, too, before they answer with the version; default true"`
+	Traffic   *bool    `json:"traffic,omitempty" doc:"Whether deployments also require this before they serve the version; default true"`
 }
 
 // ModelPolicy is a stored PolicySpec.
 type ModelPolicy struct {
 	Project   project.Name `json:"project"`
-	Name      string       `json:"name" doc:"Of the model, or default"`
+	Name      string       `json:"name" doc:"Name of the model, or default"`
 	Spec      PolicySpec   `json:"spec"`
 	Revision  int64        `json:"revision"`
 	UpdatedAt time.Time    `json:"updated_at"`

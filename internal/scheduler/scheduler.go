@@ -55,6 +55,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/resource"
 )
 
@@ -139,15 +140,12 @@ type Pool struct {
 	Alike bool
 }
 
-// Forbids is the first of the pool's zones that is not among those of a work's residency;
-// empty when its data may be there.
-func (p Pool) Forbids(residency []string) string {
-	for _, z := range []string{p.Zone, p.MachineZone} {
-		if z != "" && !slices.Contains(residency, z) {
-			return z
-		}
-	}
-	return ""
+// Forbids is the first of the pool's zones where data of these zones is not allowed; empty
+// when it is allowed in the pool.
+func (p Pool) Forbids(allowed []string) string {
+	zones := slices.DeleteFunc([]string{p.Zone, p.MachineZone}, func(z string) bool { return z == "" })
+	z, _ := residency.Outside(allowed, zones...)
+	return z
 }
 
 // Workload is something that wants to run once.

@@ -35,7 +35,7 @@ type Spec struct {
 	Scale      *ScaleSpec        `json:"scale,omitempty" doc:"Replicas of the model; default one, always loaded"`
 	Limits     *LimitsSpec       `json:"limits,omitempty" doc:"Rate limits and quotas; requests beyond them are rejected with 429"`
 	Features   *FeaturesSpec     `json:"features,omitempty" doc:"Features that are looked up online by keys of the request and fill the model's input"`
-	Prediction *PredictionSpec   `json:"prediction,omitempty" doc:"Which output is monitored, by default the last column of the only float output, and whether predictions are logged"`
+	Prediction *PredictionSpec   `json:"prediction,omitempty" doc:"Monitored output (default: the last column of the only float output), and whether predictions are logged"`
 	Rollout    rollout.Spec      `json:"rollout,omitzero" doc:"Canary analysis of new versions"`
 	Automation *bool             `json:"automation,omitempty" doc:"false disables automatic actions on this deployment" default:"true"`
 }

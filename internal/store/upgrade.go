@@ -217,6 +217,9 @@ func migrate(ctx context.Context, db *sql.DB, own ownSchema, cfg Config, room fu
 				step++
 				log.InfoContext(ctx, "upgrading the database", slog.String("step", fmt.Sprintf("%d of %d", step, u.Steps)),
 					slog.String("schema", s.Name), slog.Int64("version", done.Source.Version), slog.Duration("took", done.Duration))
+				if cfg.Upgraded != nil {
+					cfg.Upgraded(step, u)
+				}
 			}
 		}
 		if err != nil && !errors.Is(err, goose.ErrNoNextVersion) {

@@ -3,8 +3,11 @@
 package upgrade
 
 import (
+	"context"
 	"database/sql"
+	"io"
 	"net/http"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -55,10 +58,11 @@ func TestUpgrade(t *testing.T) {
 	if said, code := s.Command(t.Context(), "recover-admin", "--data", s.Data); code != 5 || !strings.Contains(said, "waits for an upgrade (gateway 1 to 2)") {
 		t.Errorf("recover-admin upgraded, or said something else: %d\n%s", code, said)
 	}
+	waits(t, s)
 	p.Again()
-	var log client.Object
+	var log client.Object // one entry of the upgrade that was killed
 	p.Must(p.C.Do(t.Context(), http.MethodGet, "/api/v1/audit?action=store.upgrade", nil, &log))
-	if said := log.Text("items"); strings.Count(said, "action:store.upgrade") != 1 || !strings.Contains(said, "gateway 1 to 2") {
+	if said := log.Text("items"); strings.Count(said, "action:store.upgrade") != 2 || !strings.Contains(said, "gateway 1 to 2") {
 		t.Errorf("on record is %s", said)
 	}
 	p.Must(s.Stop())
@@ -89,4 +93,62 @@ func TestUpgrade(t *testing.T) {
 	}
 	execute(t, s.Data, `DELETE FROM store_version_gateway WHERE version_id = 42`)
 	p.Again()
+}
+
+// waits holds an upgrade back by a lock of the database, and looks at what the server says
+// meanwhile. It kills the server within the upgrade.
+func waits(t *testing.T, s *live.Server) {
+	t.Helper()
+	db, err := sql.Open("sqlite3", "file:"+filepath.Join(s.Data, "falaj.db")+"?_txlock=immediate")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	lock, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = lock.Rollback() }()
+	address, _ := live.Address(t)
+	server := exec.CommandContext(t.Context(), s.Bin.Falaj, "up", "--data", s.Data, "--http", address, "--grpc", "127.0.0.1:0", "--flight", "127.0.0.1:0")
+	server.Env = s.Environ()
+	ask := func(path string) (int, string) {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return 0, err.Error()
+		}
+		defer answer.Body.Close()
+		body, err := io.ReadAll(answer.Body)
+		if err != nil {
+			return 0, err.Error()
+		}
+		return answer.StatusCode, string(body)
+	}
+	const want = "the server is starting: upgrading the database, 0 of 1 steps done\n"
+	live.Peer{Cmd: server, Ready: func(context.Context) bool {
+		_, said := ask("/readyz")
+		return said == want
+	}}.Start(t)
+	if code, said := ask("/readyz"); code != http.StatusServiceUnavailable || said != want {
+		t.Errorf("/readyz: %d %s", code, said)
+	}
+	if code, said := ask("/healthz"); code != http.StatusOK {
+		t.Errorf("/healthz: %d %s", code, said)
+	}
+	if code, said := ask("/api/v1/projects"); code != http.StatusServiceUnavailable || !strings.Contains(said, `"kind":"unavailable"`) {
+		t.Errorf("a request: %d %s", code, said)
+	}
+	if err := server.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for { // until its lock is free
+		if code, said := ask("/healthz"); code == 0 {
+			t.Log(said)
+			return
+		}
+	}
 }

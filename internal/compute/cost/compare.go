@@ -24,12 +24,12 @@ type Case struct {
 
 // Comparison is own against rented, each for a month.
 type Comparison struct {
-	Nodes       int     `json:"nodes" doc:"That would be owned"`
-	NodeHours   float64 `json:"node_hours_per_month" doc:"Of own nodes, that the workload needs"`
-	Utilisation float64 `json:"utilisation" doc:"Of the own nodes by the workload"`
-	OwnFixed    float64 `json:"own_fixed_per_month" doc:"Of own nodes, independent of the load"`
-	OwnEnergy   float64 `json:"own_energy_per_node_hour" doc:"Of a busy own node, mean over a week"`
-	RentedHour  float64 `json:"rented_per_node_hour" doc:"For the work that an own node does in an hour, egress included; mean over a week"`
+	Nodes       int     `json:"nodes" doc:"Number of owned nodes"`
+	NodeHours   float64 `json:"node_hours_per_month" doc:"Hours of owned nodes that the workload needs"`
+	Utilisation float64 `json:"utilisation" doc:"Utilisation of the owned nodes by the workload"`
+	OwnFixed    float64 `json:"own_fixed_per_month" doc:"Fixed cost of the owned nodes"`
+	OwnEnergy   float64 `json:"own_energy_per_node_hour" doc:"Energy cost of a busy owned node, mean over a week"`
+	RentedHour  float64 `json:"rented_per_node_hour" doc:"Rented cost of the work that an owned node does in an hour, including egress; mean over a week"`
 	Own         float64 `json:"own_per_month"`
 	Rented      float64 `json:"rented_per_month"`
 	// BreakEven is the utilisation from which owning is cheaper; absent when it

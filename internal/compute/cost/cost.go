@@ -52,38 +52,38 @@ func Currency(code string) error {
 
 // Price is what the nodes of a pool cost: rented or owned.
 type Price struct {
-	Currency string  `json:"currency,omitempty" doc:"Of the amounts; only the installation's, nothing is converted"`
+	Currency string  `json:"currency,omitempty" doc:"Currency of the amounts: the installation's; amounts are not converted"`
 	Rented   *Rented `json:"rented,omitempty" doc:"Prices of a provider"`
-	Owned    *Owned  `json:"owned,omitempty" doc:"What own hardware costs"`
+	Owned    *Owned  `json:"owned,omitempty" doc:"Costs of owned hardware"`
 }
 
 // Rented is what a provider asks for a node.
 type Rented struct {
-	OnDemand float64  `json:"on_demand,omitempty" doc:"For an hour of a node"`
-	Spot     float64  `json:"spot,omitempty" doc:"For an hour of a node that the provider may reclaim"`
+	OnDemand float64  `json:"on_demand,omitempty" doc:"Price of a node for an hour"`
+	Spot     float64  `json:"spot,omitempty" doc:"Price for an hour of a node that the provider may reclaim"`
 	Billing  string   `json:"billing,omitempty" doc:"Price that is paid: on_demand or spot; default on_demand"`
-	Egress   float64  `json:"egress,omitempty" doc:"For a GiB of egress; used by comparisons, not metered"`
-	Zone     string   `json:"time_zone,omitempty" doc:"Of times, as in the IANA database: Asia/Dubai; default UTC"`
+	Egress   float64  `json:"egress,omitempty" doc:"Price of a GiB of egress; used by comparisons, not metered"`
+	Zone     string   `json:"time_zone,omitempty" doc:"IANA time zone of the times, such as Asia/Dubai; default UTC"`
 	Times    []Period `json:"times,omitempty" doc:"Prices at other times; the first match applies"`
 }
 
 // Owned is what a node of one's own costs.
 type Owned struct {
-	Purchase    float64 `json:"purchase" doc:"Of a node, with its share of network and storage"`
+	Purchase    float64 `json:"purchase" doc:"Purchase price of a node, with its share of network and storage"`
 	Residual    float64 `json:"residual,omitempty" doc:"Residual value at the end of its life"`
-	Lifetime    float64 `json:"lifetime_years" doc:"Over which it is written off in equal parts"`
+	Lifetime    float64 `json:"lifetime_years" doc:"Years of straight-line depreciation"`
 	PUE         float64 `json:"pue,omitempty" doc:"Energy of the building over energy of its machines (ISO/IEC 30134-2); default 1"`
 	Tariff      Tariff  `json:"tariff,omitzero" doc:"Price of energy"`
-	Cooling     float64 `json:"cooling_per_year,omitempty" doc:"Of a node, beyond the energy in the PUE"`
-	Staff       float64 `json:"staff_per_year,omitempty" doc:"Of a node"`
-	Rack        float64 `json:"rack_per_year,omitempty" doc:"Of a node: space, network, maintenance"`
+	Cooling     float64 `json:"cooling_per_year,omitempty" doc:"Cooling cost of a node beyond the energy in the PUE"`
+	Staff       float64 `json:"staff_per_year,omitempty" doc:"Staff cost of a node"`
+	Rack        float64 `json:"rack_per_year,omitempty" doc:"Cost of a node for space, network and maintenance"`
 	Utilisation float64 `json:"utilisation,omitempty" doc:"Expected share of busy hours, over 0 to 1; the fixed costs are spread over these hours; default 1"`
 }
 
 // Tariff is a price of energy.
 type Tariff struct {
-	PerKWh float64  `json:"per_kwh" doc:"For a kWh"`
-	Zone   string   `json:"time_zone,omitempty" doc:"Of times; default UTC"`
+	PerKWh float64  `json:"per_kwh" doc:"Price of a kWh"`
+	Zone   string   `json:"time_zone,omitempty" doc:"IANA time zone of the times; default UTC"`
 	Times  []Period `json:"times,omitempty" doc:"Prices at other times; the first match applies"`
 }
 

@@ -68,23 +68,23 @@ const (
 
 // Spec is what a Source manifest says.
 type Spec struct {
-	Description string          `json:"description,omitempty" doc:"What the rows are, for people"`
-	Dataset     string          `json:"dataset" doc:"Dataset that gets the versions; a dataset has one source"`
-	From        source.From     `json:"from" doc:"Where the rows are: one kind"`
-	Secret      string          `json:"secret,omitempty" doc:"Secret with what the source asks for"`
+	Description string          `json:"description,omitempty" doc:"Description of the rows"`
+	Dataset     string          `json:"dataset" doc:"Dataset that receives the versions; a dataset has one source"`
+	From        source.From     `json:"from" doc:"Location of the rows: exactly one kind"`
+	Secret      string          `json:"secret,omitempty" doc:"Secret with the credentials of the source"`
 	Mode        source.Mode     `json:"mode,omitempty" doc:"full, incremental or changes" enum:"full,incremental,changes"`
-	Cursor      string          `json:"cursor,omitempty" doc:"Column that rises with each change"`
-	Key         []string        `json:"key,omitempty" doc:"Columns that name a row"`
-	Op          string          `json:"op,omitempty" doc:"Mode changes: the column that says what happened, I U D or insert update delete"`
-	Overlap     string          `json:"overlap,omitempty" doc:"How far before the last cursor a run begins, for rows that were committed late"`
-	Schedule    string          `json:"schedule,omitempty" doc:"every 15m, or five fields of cron in UTC; empty or none: only when asked"`
+	Cursor      string          `json:"cursor,omitempty" doc:"Column that increases with each change"`
+	Key         []string        `json:"key,omitempty" doc:"Primary key columns"`
+	Op          string          `json:"op,omitempty" doc:"Mode changes: column with the kind of change: I, U, D or insert, update, delete"`
+	Overlap     string          `json:"overlap,omitempty" doc:"Overlap: a run begins this far before the last cursor, for rows that were committed late"`
+	Schedule    string          `json:"schedule,omitempty" doc:"every 15m, or five cron fields in UTC; empty or none: only on request"`
 	Rate        Rate            `json:"rate,omitzero" doc:"Limits on reading"`
-	Residency   residency.Label `json:"residency,omitempty" doc:"Zones where the source's rows are allowed; default those of the dataset"`
+	Residency   residency.Label `json:"residency,omitempty" doc:"Zones where the source's rows are allowed; default: those of the dataset"`
 }
 
 // Rate bounds what a run asks of its source.
 type Rate struct {
-	RowsPerSecond int `json:"rows_per_second,omitempty" doc:"Rows a second; 0 is no limit"`
+	RowsPerSecond int `json:"rows_per_second,omitempty" doc:"Rows per second; 0: no limit"`
 }
 
 const (

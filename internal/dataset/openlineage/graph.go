@@ -36,7 +36,7 @@ type Graph struct {
 	Root  string `json:"root"`
 	Nodes []Node `json:"nodes"`
 	Edges []Edge `json:"edges"`
-	More  bool   `json:"more,omitempty" doc:"There is more than is shown"`
+	More  bool   `json:"more,omitempty" doc:"The graph is truncated"`
 }
 
 // Node is a dataset, a job, or another object of Falaj's.
@@ -45,14 +45,14 @@ type Node struct {
 	Kind      Kind        `json:"kind"`
 	Namespace string      `json:"namespace"`
 	Name      string      `json:"name"`
-	Foreign   bool        `json:"foreign,omitempty" doc:"Others told of it"`
+	Foreign   bool        `json:"foreign,omitempty" doc:"An external system reported it"`
 	State     string      `json:"state,omitempty"`
 	Digest    string      `json:"digest,omitempty"`
-	By        string      `json:"by,omitempty" doc:"What made this version in Falaj"`
+	By        string      `json:"by,omitempty" doc:"What created this version in Falaj"`
 	Fields    []Field     `json:"fields,omitempty"`
-	LastRun   *RunRecord  `json:"last_run,omitempty" doc:"Of a foreign job"`
-	File      string      `json:"file,omitempty" doc:"It was imported from"`
-	Columns   Columns     `json:"columns,omitempty" doc:"What its columns are made of, where that is known"`
+	LastRun   *RunRecord  `json:"last_run,omitempty" doc:"State of an external job"`
+	File      string      `json:"file,omitempty" doc:"Origin of the import"`
+	Columns   Columns     `json:"columns,omitempty" doc:"Column lineage, where known"`
 	ref       dataset.Ref // of one of ours
 	at        int         // steps from the root
 	parents   []dataset.Ref

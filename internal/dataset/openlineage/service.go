@@ -90,8 +90,8 @@ func New(cfg Config) *Service { return &Service{cfg} }
 // Taken is the result of an event.
 type Taken struct {
 	Run       string   `json:"run_id,omitempty"`
-	Unchanged bool     `json:"unchanged,omitempty" doc:"The event was known, and nothing changed"`
-	Left      []string `json:"left_out,omitempty" doc:"Facets that were too large to keep"`
+	Unchanged bool     `json:"unchanged,omitempty" doc:"The event was received before; nothing changed"`
+	Left      []string `json:"left_out,omitempty" doc:"Facets that were too large to store"`
 }
 
 // Take keeps an event. Needs lineage.report. Errors: as Parse; fault.Exhausted when

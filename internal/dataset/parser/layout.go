@@ -22,8 +22,8 @@ type Layout struct {
 	Encoding  string   `json:"encoding,omitempty" doc:"Character encoding by its WHATWG name, such as windows-1252, iso-8859-2, utf-16le or shift_jis; default UTF-8. A byte order mark decides before it"`
 	SkipLines int      `json:"skip_lines,omitempty" doc:"Lines before the header that are not read"`
 	Header    []string `json:"header,omitempty" doc:"Names of all columns, of files without a header"`
-	Decimal   string   `json:"decimal,omitempty" doc:"What stands before the fraction of a number: a point (the default) or a comma"`
-	Thousands string   `json:"thousands,omitempty" doc:"What groups the whole digits of a number by three: a comma, a point, a space or an apostrophe; default none"`
+	Decimal   string   `json:"decimal,omitempty" doc:"Decimal separator: a point (the default) or a comma"`
+	Thousands string   `json:"thousands,omitempty" doc:"Thousands separator: a comma, a point, a space or an apostrophe; default: none"`
 }
 
 // maxSkipLines bounds SkipLines.

@@ -47,7 +47,7 @@ const (
 // EntryErasure is a request to erase what entries say.
 type EntryErasure struct {
 	ID              string       `json:"id"`
-	Indexes         []int64      `json:"indexes" doc:"Of the entries, as the list shows them"`
+	Indexes         []int64      `json:"indexes" doc:"Numbers of the entries, as falaj audit list shows them"`
 	Reason          string       `json:"reason" doc:"Reason; recorded in the audit log, so without the person's name"`
 	State           ErasureState `json:"state" enum:"requested,done,rejected,withdrawn,expired"`
 	RequestedBy     string       `json:"requested_by"`

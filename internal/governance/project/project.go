@@ -58,10 +58,10 @@ type Project struct {
 // Spec is the manifest of kind Project.
 type Spec struct {
 	DisplayName    string          `json:"display_name,omitempty" yaml:"display_name" doc:"Name for people, at most 200 characters"`
-	Description    string          `json:"description,omitempty" yaml:"description" doc:"What the project is for, at most 2000 characters"`
+	Description    string          `json:"description,omitempty" yaml:"description" doc:"Description of the project, at most 2000 characters"`
 	Residency      residency.Label `json:"residency,omitempty" yaml:"residency" doc:"Zones of imported data that names none; default home"`
 	Classification Classification  `json:"classification,omitempty" yaml:"classification" doc:"Class of imported data that names none: public, internal, confidential or restricted; default internal"`
-	Quota          Quota           `json:"quota,omitzero" yaml:"quota" doc:"How much the project may store; an administrator of the installation sets it"`
+	Quota          Quota           `json:"quota,omitzero" yaml:"quota" doc:"Storage quota of the project; set by an administrator of the installation"`
 }
 
 // Quota is how much a project may store: files of datasets, artifacts, models, checkpoints,

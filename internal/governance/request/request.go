@@ -48,7 +48,7 @@ type Request struct {
 	Project         string          `json:"project,omitempty"` // empty: of the installation
 	Kind            string          `json:"kind"`
 	Object          string          `json:"object"`
-	Summary         string          `json:"summary" doc:"What would change"`
+	Summary         string          `json:"summary" doc:"Requested change"`
 	Change          string          `json:"change,omitempty" doc:"The current and the requested state, as text"`
 	Reason          string          `json:"reason,omitempty"`
 	State           State           `json:"state" enum:"requested,approved,done,failed,rejected,withdrawn,expired"`

@@ -34,8 +34,22 @@ func (l Label) Zones() []Zone {
 	return l
 }
 
-// Allows reports whether data with this label may be in the zone.
-func (l Label) Allows(z Zone) bool { return slices.Contains(l.Zones(), z) }
+// Allows reports whether data with this label is allowed in the zone.
+func (l Label) Allows(z Zone) bool {
+	_, outside := Outside(l.Zones(), z)
+	return !outside
+}
+
+// Outside is the first of zones that is not among the allowed ones, if there is one. It is
+// the predicate of every placement: of the scheduler, of pools, and of every door.
+func Outside[Z ~string](allowed []Z, zones ...Z) (Z, bool) {
+	for _, z := range zones {
+		if !slices.Contains(allowed, z) {
+			return z, true
+		}
+	}
+	return "", false
+}
 
 // String is "AE, home".
 func (l Label) String() string {

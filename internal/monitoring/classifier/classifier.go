@@ -88,7 +88,7 @@ type Result struct {
 // Feature is an input and how much worse the sides are told apart without it.
 type Feature struct {
 	Name       string  `json:"name"`
-	Importance float64 `json:"importance" doc:"How much the area falls when the input's values are shuffled"`
+	Importance float64 `json:"importance" doc:"Decrease of the area under the ROC curve when the input's values are shuffled"`
 	Deviation  float64 `json:"deviation" doc:"Standard deviation of the importance over the folds"`
 }
 

@@ -41,10 +41,10 @@ type Facts struct {
 type Dataset struct {
 	Name           string          `json:"name" doc:"Name@version"`
 	Rows           int64           `json:"rows,omitempty"`
-	Digest         string          `json:"digest,omitempty" doc:"Of the rows"`
-	Residency      residency.Label `json:"residency,omitempty" doc:"Zones in which it may be"`
+	Digest         string          `json:"digest,omitempty" doc:"Classification of the rows"`
+	Residency      residency.Label `json:"residency,omitempty" doc:"Zones in which it is allowed"`
 	Classification string          `json:"classification,omitempty"`
-	Hidden         bool            `json:"hidden,omitempty" doc:"Whether more is known than the caller may see"`
+	Hidden         bool            `json:"hidden,omitempty" doc:"Whether the card leaves out what the caller may not see"`
 }
 
 // File is a file of a version.
@@ -63,7 +63,7 @@ type Pair struct {
 // Code is what a run was started from, as MLflow's clients note it.
 type Code struct {
 	EntryPoint string `json:"entry_point,omitempty"`
-	Repository string `json:"repository,omitempty" doc:"Without the user and password that its URL may have"`
+	Repository string `json:"repository,omitempty" doc:"Repository URL, without user and password"`
 	Branch     string `json:"branch,omitempty"`
 	Commit     string `json:"commit,omitempty"`
 }
@@ -87,12 +87,12 @@ type Card struct {
 	CreatedAt      time.Time       `json:"created_at"`
 	License        string          `json:"license,omitempty" doc:"Tag license"`
 	Digest         string          `json:"digest"`
-	KeyID          string          `json:"key_id" doc:"Of the key that signed the files"`
+	KeyID          string          `json:"key_id" doc:"Fingerprint of the key that signed the files"`
 	SignatureType  string          `json:"signature_type"`
 	Files          []File          `json:"files"`
 	Residency      residency.Label `json:"residency"`
 	Classification string          `json:"classification,omitempty"`
-	Content        scan.Level      `json:"content" doc:"What loading the files may do"`
+	Content        scan.Level      `json:"content" doc:"Risk of loading the files"`
 	ContentReasons []string        `json:"content_reasons,omitempty"`
 
 	IntendedUse           string `json:"intended_use,omitempty" doc:"Tag card.intended_use"`
@@ -105,21 +105,21 @@ type Card struct {
 	Architecture          string `json:"architecture,omitempty" doc:"Tag card.architecture, such as gradient boosting"`
 
 	Run          string    `json:"run,omitempty"`
-	RunIs        string    `json:"run_is,omitempty" enum:"deleted,unseen" doc:"deleted, or unseen: gone, or not for the caller to see; empty: active"`
+	RunIs        string    `json:"run_is,omitempty" enum:"deleted,unseen" doc:"deleted; unseen: deleted or not visible to the caller; empty: active"`
 	Job          string    `json:"job,omitempty"`
-	Code         *Code     `json:"code,omitempty" doc:"As the client said when it logged the run"`
-	Erasures     []string  `json:"erasures,omitempty" doc:"Erasures of persons, since, on whose rows it was trained"`
+	Code         *Code     `json:"code,omitempty" doc:"Name that the client reported when it logged the run"`
+	Erasures     []string  `json:"erasures,omitempty" doc:"Erasures, since the training, of persons whose rows were used to train it"`
 	Parameters   []Pair    `json:"parameters,omitempty"`
-	Metrics      []Pair    `json:"metrics,omitempty" doc:"The latest of each, as the program that trained it reported them: nobody has verified them; numbers as text, for NaN and infinities"`
+	Metrics      []Pair    `json:"metrics,omitempty" doc:"Latest value of each metric as text, because of NaN and infinities. The training program reported them; they are not verified"`
 	Datasets     []Dataset `json:"datasets,omitempty"`
 	FeatureViews []string  `json:"feature_views,omitempty"`
-	Parents      []string  `json:"parents,omitempty" doc:"Model versions that it was made from"`
+	Parents      []string  `json:"parents,omitempty" doc:"Model versions from which it was derived"`
 	Environment  string    `json:"environment,omitempty" doc:"Digest"`
-	Packages     []Pair    `json:"packages,omitempty" doc:"Of the environment, as locked"`
+	Packages     []Pair    `json:"packages,omitempty" doc:"Digest of the locked environment"`
 
 	Aliases   []string   `json:"aliases,omitempty"`
 	Stage     string     `json:"stage,omitempty"`
-	Policy    string     `json:"policy,omitempty" doc:"That says what it needs before it is promoted"`
+	Policy    string     `json:"policy,omitempty" doc:"Policy that defines what the version needs before promotion"`
 	Cleared   bool       `json:"cleared"`
 	Missing   []string   `json:"missing,omitempty"`
 	Approvals []Approval `json:"approvals,omitempty"`

@@ -54,21 +54,21 @@ func ParseLevel(s string) (Level, bool) { return Level(s), slices.Contains(level
 // Content is what a file, or a member of an archive, was found to be. Plain data is not
 // listed.
 type Content struct {
-	Path     string   `json:"path" doc:"File, and after ! the member of an archive"`
+	Path     string   `json:"path" doc:"File; the member of an archive follows after !"`
 	Format   string   `json:"format" doc:"pickle, zip, tar, gzip, zlib, bzip2, zstd, xz, numpy, hdf5, json, onnx, elf, pe or mach-o"`
-	Level    Level    `json:"level" enum:"data,known,unknown,code,danger" doc:"What loading it may do"`
-	Protocol *int     `json:"protocol,omitempty" doc:"Of a pickle"`
-	Imports  []string `json:"imports,omitempty" doc:"What a pickle imports, module and name"`
-	Reasons  []string `json:"reasons,omitempty" doc:"Why it has this level"`
+	Level    Level    `json:"level" enum:"data,known,unknown,code,danger" doc:"Risk of loading it"`
+	Protocol *int     `json:"protocol,omitempty" doc:"Protocol version of a pickle"`
+	Imports  []string `json:"imports,omitempty" doc:"Imports of a pickle: module and name"`
+	Reasons  []string `json:"reasons,omitempty" doc:"Reason for this level"`
 }
 
 // Report is what was found in all files of a version.
 type Report struct {
 	Scanner  int       `json:"scanner" doc:"Version of the rules"`
 	Level    Level     `json:"level" enum:"data,known,unknown,code,danger" doc:"The highest of its contents"`
-	Files    int       `json:"files" doc:"Files that were looked at"`
-	Contents []Content `json:"contents" doc:"What is more than plain data"`
-	More     int       `json:"more,omitempty" doc:"Contents that are not listed"`
+	Files    int       `json:"files" doc:"Number of scanned files"`
+	Contents []Content `json:"contents" doc:"Contents that are more than plain data"`
+	More     int       `json:"more,omitempty" doc:"Number of contents that are not listed"`
 }
 
 // Rules is the version of the rules; a report says by which it was made.

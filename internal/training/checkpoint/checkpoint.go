@@ -73,9 +73,9 @@ const (
 type Rules struct {
 	KeepLast int    `json:"keep_last,omitempty" doc:"Number of newest checkpoints to keep; default 3"`
 	KeepBest int    `json:"keep_best,omitempty" doc:"Number of best checkpoints to keep, by metric; default 1 with best"`
-	Best     Best   `json:"best,omitzero" doc:"How checkpoints are compared"`
+	Best     Best   `json:"best,omitzero" doc:"Metric and direction by which checkpoints are compared"`
 	Interval string `json:"interval,omitempty" doc:"Also keeps one checkpoint per interval, such as 30m"`
-	After    string `json:"after,omitempty" doc:"How long the newest and the best are kept after the job has ended; default 30d"`
+	After    string `json:"after,omitempty" doc:"Time for which the newest and the best checkpoints are kept after the job has ended; default 30d"`
 	Settle   string `json:"settle,omitempty" doc:"A checkpoint written in place is complete once it has not changed for this long while the program ran; default 5s. One that is renamed to its final name is complete at once"`
 	Ready    string `json:"ready,omitempty" doc:"Pattern of the file that the program writes last into a checkpoint, such as trainer_state.json: the checkpoint is complete once this file exists"`
 	Restore  int    `json:"restore,omitempty" doc:"Number of newest checkpoints to restore; default 1, and the best"`

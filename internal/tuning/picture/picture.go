@@ -83,8 +83,8 @@ var page = template.Must(template.New("page").Parse(pageText))
 // Figure is a picture with its words.
 type Figure struct {
 	Title string        `json:"title"`
-	Words string        `json:"words" doc:"What is to be seen"`
-	SVG   template.HTML `json:"svg" doc:"An element of SVG, without scripts"`
+	Words string        `json:"words" doc:"Description of the picture"`
+	SVG   template.HTML `json:"svg" doc:"SVG element, without scripts"`
 }
 
 type row struct {

@@ -42,17 +42,17 @@ type Problem struct {
 
 // Config is how it is searched. The zero value of a number is its default.
 type Config struct {
-	Algorithm Algorithm      `json:"algorithm,omitempty" enum:"grid,random,sobol,tpe" doc:"How values are chosen; tpe by default."`
-	Seed      uint64         `json:"seed,omitempty" doc:"Another seed is another search; the same gives the same suggestions."`
-	First     []space.Params `json:"first,omitempty" doc:"Parameters of the first trials, such as the current ones; at most 1000."`
+	Algorithm Algorithm      `json:"algorithm,omitempty" enum:"grid,random,sobol,tpe" doc:"Search algorithm; tpe by default."`
+	Seed      uint64         `json:"seed,omitempty" doc:"Random seed: the same seed gives the same suggestions."`
+	First     []space.Params `json:"first,omitempty" doc:"Parameters of the first trials, such as the current values; at most 1000."`
 
-	GridPoints int `json:"grid_points,omitempty" doc:"How many values a grid has of a parameter at most, evenly spaced, both ends included. By default 5 of a continuous one and all of another."`
+	GridPoints int `json:"grid_points,omitempty" doc:"Maximum number of grid values of a parameter, evenly spaced, including both ends. By default 5 for a continuous parameter and all values otherwise."`
 
-	Startup    int `json:"startup_trials,omitempty" doc:"How many trials tpe sees before it does more than draw at random; 10 by default."`
-	Candidates int `json:"candidates,omitempty" doc:"Of how many draws tpe suggests the best; 24 by default."`
+	Startup    int `json:"startup_trials,omitempty" doc:"Number of random trials before tpe uses its model; 10 by default."`
+	Candidates int `json:"candidates,omitempty" doc:"Number of candidates from which tpe suggests the best; 24 by default."`
 	// Multivariate defaults to true with one objective.
-	Multivariate *bool `json:"multivariate,omitempty" doc:"Whether tpe models parameters jointly, with their interactions; by default only with one objective."`
-	IgnoreBusy   bool  `json:"ignore_running,omitempty" doc:"Whether tpe forgets trials that run. By default it takes them for bad, so that trials at the same time are not alike."`
+	Multivariate *bool `json:"multivariate,omitempty" doc:"Whether tpe models parameters jointly, including interactions; by default only with one objective."`
+	IgnoreBusy   bool  `json:"ignore_running,omitempty" doc:"Whether tpe ignores running trials. By default it treats them as bad (constant liar), so that concurrent trials differ."`
 }
 
 // Limits of a configuration.

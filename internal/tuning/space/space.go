@@ -48,25 +48,25 @@ const (
 
 // Space is a search space.
 type Space struct {
-	Parameters []Parameter `json:"parameters" doc:"Varied parameters, at most 128; a parameter follows those in its when."`
+	Parameters []Parameter `json:"parameters" doc:"Parameters of the search space, at most 128; a parameter follows those in its when."`
 }
 
 // Parameter is one dimension of a space.
 type Parameter struct {
-	Name    string     `json:"name" doc:"Its name, by which a trial gets its value."`
-	Type    Type       `json:"type" enum:"float,int,categorical" doc:"What its values are: float, int or categorical."`
-	Low     float64    `json:"low,omitempty" doc:"The lowest value of a float or int."`
-	High    float64    `json:"high,omitempty" doc:"The highest value of a float or int, itself one of them."`
-	Log     bool       `json:"log,omitempty" doc:"Whether the logarithm is uniform instead of the value; low must be above 0, and there is no step."`
-	Step    float64    `json:"step,omitempty" doc:"The distance between values, counted from low. By default 1 for an int; a float is continuous."`
-	Choices Choices    `json:"choices,omitempty" doc:"The values of a categorical parameter: texts, numbers, true, false or null, at most 1000."`
-	When    *Condition `json:"when,omitempty" doc:"When there is this parameter at all; always by default."`
+	Name    string     `json:"name" doc:"Name of the parameter."`
+	Type    Type       `json:"type" enum:"float,int,categorical" doc:"Type: float, int or categorical."`
+	Low     float64    `json:"low,omitempty" doc:"Lowest value of a float or int."`
+	High    float64    `json:"high,omitempty" doc:"Highest value of a float or int, inclusive."`
+	Log     bool       `json:"log,omitempty" doc:"Logarithmic scale; low must be above 0, and step is not allowed."`
+	Step    float64    `json:"step,omitempty" doc:"Distance between values, starting at low. By default 1 for an int; a float is continuous."`
+	Choices Choices    `json:"choices,omitempty" doc:"Values of a categorical parameter: texts, numbers, true, false or null, at most 1000."`
+	When    *Condition `json:"when,omitempty" doc:"Condition under which the parameter is active; always by default."`
 }
 
 // Condition is a parent with one of certain values.
 type Condition struct {
 	Parameter string  `json:"parameter" doc:"An earlier parameter, an int or a categorical."`
-	In        Choices `json:"in" doc:"Of its values those beside which this parameter is active."`
+	In        Choices `json:"in" doc:"Values of the earlier parameter for which this parameter is active."`
 }
 
 // Choices are values, each nil, a bool, an int64, a float64 or a string. Numbers

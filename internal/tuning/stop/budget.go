@@ -10,10 +10,10 @@ import (
 
 // Budget is what a sweep may use. Zero is no limit.
 type Budget struct {
-	Trials int              `json:"trials,omitempty" doc:"How many trials the sweep starts at most, failed ones included; those that a client of Optuna's adds to its study do not count."`
-	Failed int              `json:"failed_trials,omitempty" doc:"How many may fail before no more are started."`
-	Time   compute.Duration `json:"time,omitempty" doc:"For how long after its start a sweep starts trials."`
-	Money  float64          `json:"money,omitempty" doc:"What its trials may cost, in the installation's currency: no trial is started once so much is spent."`
+	Trials int              `json:"trials,omitempty" doc:"Maximum number of trials that the sweep starts, including failed ones; trials that an Optuna client adds do not count."`
+	Failed int              `json:"failed_trials,omitempty" doc:"Number of failed trials after which no more are started."`
+	Time   compute.Duration `json:"time,omitempty" doc:"Time after the start of the sweep during which trials are started."`
+	Money  float64          `json:"money,omitempty" doc:"Maximum cost of the trials, in the installation's currency: no trial is started after this amount is spent."`
 }
 
 // Spent is what a sweep has used.

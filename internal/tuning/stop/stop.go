@@ -43,24 +43,24 @@ const (
 
 // Rule is when a trial is stopped. The zero value of a number is its default.
 type Rule struct {
-	Kind      Kind            `json:"kind,omitempty" enum:"none,median,percentile,asha,hyperband,patience" doc:"How trials are judged by what they report; none by default."`
-	Direction trial.Direction `json:"direction,omitempty" enum:"minimize,maximize" doc:"What of a reported value is better; by default as the objective."`
+	Kind      Kind            `json:"kind,omitempty" enum:"none,median,percentile,asha,hyperband,patience" doc:"Rule that stops trials by their reported values; none by default."`
+	Direction trial.Direction `json:"direction,omitempty" enum:"minimize,maximize" doc:"Whether a higher or a lower reported value is better; by default as for the objective."`
 
-	Percentile float64 `json:"percentile,omitempty" doc:"Of kind percentile: the share in percent, from the best, within which the best value of a trial must be among the other trials' values at its step. The median is 50."`
-	Startup    int     `json:"startup_trials,omitempty" doc:"Of median and percentile: how many trials complete before any is judged; 5 by default."`
-	Warmup     int64   `json:"warmup_steps,omitempty" doc:"Steps below which no trial is judged."`
-	Interval   int64   `json:"interval_steps,omitempty" doc:"Of median and percentile: at every how many steps a trial is judged; 1 by default."`
-	MinTrials  int     `json:"min_trials,omitempty" doc:"Of median and percentile: how many others must have reported at the step; 1 by default."`
+	Percentile float64 `json:"percentile,omitempty" doc:"For percentile: a trial continues if its best value is within this best percentage of the other trials' values at its step. The median is 50."`
+	Startup    int     `json:"startup_trials,omitempty" doc:"For median and percentile: number of trials that complete before the rule applies; 5 by default."`
+	Warmup     int64   `json:"warmup_steps,omitempty" doc:"First step at which the rule applies."`
+	Interval   int64   `json:"interval_steps,omitempty" doc:"For median and percentile: the rule applies every so many steps; 1 by default."`
+	MinTrials  int     `json:"min_trials,omitempty" doc:"For median and percentile: number of other trials that must have reported at the step; 1 by default."`
 
-	MinResource int64 `json:"min_resource,omitempty" doc:"Of asha and hyperband: the step of the lowest rung; 1 by default."`
-	MaxResource int64 `json:"max_resource,omitempty" doc:"Of hyperband: the last step of a trial that is never stopped, from which the number of brackets follows. Of asha: the step from which no trial is stopped; none by default."`
-	Reduction   int64 `json:"reduction_factor,omitempty" doc:"Of asha and hyperband: how many trials there are per trial that continues at a rung, and the ratio of the next rung's steps; 3 by default."`
-	Rate        int   `json:"min_early_stopping_rate,omitempty" doc:"Of asha: how many rungs are skipped."`
+	MinResource int64 `json:"min_resource,omitempty" doc:"For asha and hyperband: step of the lowest rung; 1 by default."`
+	MaxResource int64 `json:"max_resource,omitempty" doc:"For hyperband: last step of a trial that is never stopped; it determines the number of brackets. For asha: step after which no trial is stopped; none by default."`
+	Reduction   int64 `json:"reduction_factor,omitempty" doc:"For asha and hyperband: reduction factor: one in so many trials continues at a rung, and the next rung has so many times the steps; 3 by default."`
+	Rate        int   `json:"min_early_stopping_rate,omitempty" doc:"For asha: number of lowest rungs that are skipped."`
 
-	Patience int     `json:"patience,omitempty" doc:"Of kind patience: how many reports in a row may pass that are no better than the best before."`
-	MinDelta float64 `json:"min_delta,omitempty" doc:"Of kind patience: by how much a value must be better to count."`
+	Patience int     `json:"patience,omitempty" doc:"For patience: number of consecutive reports without improvement after which a trial is stopped."`
+	MinDelta float64 `json:"min_delta,omitempty" doc:"For patience: minimum improvement."`
 
-	ReportWithin compute.Duration `json:"report_within,omitempty" doc:"A trial that has not reported for so long is stopped; never by default."`
+	ReportWithin compute.Duration `json:"report_within,omitempty" doc:"A trial that has not reported for this time is stopped; never by default."`
 }
 
 // Limits of a rule.

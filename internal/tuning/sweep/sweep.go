@@ -88,8 +88,8 @@ func (s State) CanBecome(next State) bool { return slices.Contains(transitions[s
 // Objective is a metric that is to become better.
 type Objective struct {
 	Metric    string          `json:"metric" doc:"Name of the metric that trials log to their run"`
-	Direction trial.Direction `json:"direction,omitempty" enum:"minimize,maximize" doc:"What of it is better; default minimize"`
-	Value     Of              `json:"value,omitempty" enum:"last,best" doc:"Which value of a trial counts: last, that of the highest step, or best; default last"`
+	Direction trial.Direction `json:"direction,omitempty" enum:"minimize,maximize" doc:"Direction: minimize or maximize; default minimize"`
+	Value     Of              `json:"value,omitempty" enum:"last,best" doc:"Value of a trial: last (at the highest step) or best; default last"`
 }
 
 // Of is which value of a metric counts.
@@ -103,15 +103,15 @@ const (
 
 // Spec is the manifest of kind Sweep.
 type Spec struct {
-	Job        training.Spec     `json:"job" doc:"The job of a trial, as kind Job has it. It finds its parameters in $FALAJ_PARAMS (JSON) and where its command has ${params.NAME}, and logs the objectives to its run by any MLflow client"`
-	Parameters []space.Parameter `json:"parameters" doc:"Varied parameters, at most 128; a parameter follows those in its when"`
+	Job        training.Spec     `json:"job" doc:"Job of a trial, as the spec of kind Job. Its parameters are in $FALAJ_PARAMS (JSON) and replace ${params.NAME} in its command; it logs the objectives to its run with any MLflow client"`
+	Parameters []space.Parameter `json:"parameters" doc:"Parameters of the search space, at most 128; a parameter follows those in its when"`
 	Objectives []Objective       `json:"objectives" doc:"Objectives: one, or several for a search of the Pareto front"`
-	Search     search.Config     `json:"search,omitzero" doc:"How values are chosen; default tpe"`
-	Stop       stop.Rule         `json:"stop,omitzero" doc:"Which trials end before they are through, by what they log on the way; default none"`
-	Watch      string            `json:"watch,omitempty" doc:"Metric by which trials are stopped; default the first objective's"`
-	Budget     stop.Budget       `json:"budget,omitzero" doc:"What the sweep may use; a search other than grid needs a number of trials, a time or an amount of money"`
-	Parallel   int               `json:"parallel,omitempty" doc:"How many trials are queued or run at once, at most 1000; default 1"`
-	WarmStart  []string          `json:"warm_start,omitempty" doc:"Sweeps whose trials are learnt from, too, as far as their parameters are possible here"`
+	Search     search.Config     `json:"search,omitzero" doc:"Search algorithm; default tpe"`
+	Stop       stop.Rule         `json:"stop,omitzero" doc:"Early stopping of trials by their logged values; default none"`
+	Watch      string            `json:"watch,omitempty" doc:"Metric for early stopping; default: that of the first objective"`
+	Budget     stop.Budget       `json:"budget,omitzero" doc:"Limits of the sweep; a search other than grid requires a number of trials, a time or a cost"`
+	Parallel   int               `json:"parallel,omitempty" doc:"Number of concurrent trials, at most 1000; default 1"`
+	WarmStart  []string          `json:"warm_start,omitempty" doc:"Other sweeps whose trials the search also uses, as far as their parameters are within this search space"`
 }
 
 // Limits of a specification.
@@ -226,28 +226,28 @@ func (s Spec) Validate() error {
 type Sweep struct {
 	Project project.Name       `json:"project"`
 	Name    string             `json:"name"`
-	Study   tuning.StudyID     `json:"study" doc:"Its number among the project's studies; Optuna's clients find it by its name"`
+	Study   tuning.StudyID     `json:"study" doc:"Number of the study in the project; Optuna clients use its name"`
 	Spec    Spec               `json:"spec"`
-	By      identity.Principal `json:"by" doc:"Who applied it last; its jobs are submitted with their rights"`
-	State   State              `json:"state" enum:"running,complete,stopped,failed,client" doc:"client: an Optuna study, whose trials are its clients' matter"`
-	Reason  string             `json:"reason,omitempty" doc:"Why it is where it is, in words"`
-	Hint    string             `json:"hint,omitempty" doc:"What can be done about it"`
+	By      identity.Principal `json:"by" doc:"User who applied it last; its jobs are submitted with this user's permissions"`
+	State   State              `json:"state" enum:"running,complete,stopped,failed,client" doc:"client: an Optuna study, whose clients manage the trials"`
+	Reason  string             `json:"reason,omitempty" doc:"Reason of the state"`
+	Hint    string             `json:"hint,omitempty" doc:"Remedy"`
 	// Stop says who or what ends it, and Ends as what, once its trials have ended.
-	Stop string `json:"stop,omitempty" doc:"Who or what ends it; empty while it is wanted"`
-	Ends State  `json:"ends,omitempty" doc:"The state that it will have then"`
+	Stop string `json:"stop,omitempty" doc:"Who or what stopped it; empty: not stopped"`
+	Ends State  `json:"ends,omitempty" doc:"State after it stops"`
 
 	// What the jobs of all trials read and run in, as it was when the sweep was applied. An
 	// environment that was being built then is pinned by the first trial that gets it.
 	Data        map[string]string `json:"data,omitempty" doc:"Inputs of the trials' jobs by name, with their versions"`
-	Environment string            `json:"environment,omitempty" doc:"Environment of the trials' jobs, with its digest once it is built"`
+	Environment string            `json:"environment,omitempty" doc:"Environment of the trials' jobs, with its digest after it is built"`
 
 	Residency      residency.Label        `json:"residency"`
 	Classification project.Classification `json:"classification"`
 
-	Attributes map[string]any `json:"attributes,omitempty" doc:"Of a study, those that its users set"`
+	Attributes map[string]any `json:"attributes,omitempty" doc:"User attributes of a study"`
 
 	CreatedAt time.Time `json:"created_at"`
-	ResumedAt time.Time `json:"resumed_at" doc:"When it was applied or resumed last"`
+	ResumedAt time.Time `json:"resumed_at" doc:"Time of the last apply or resume"`
 	EndedAt   time.Time `json:"ended_at,omitzero"`
 	Revision  int64     `json:"revision"`
 
@@ -374,18 +374,18 @@ type Task struct {
 
 // Shown is a trial as people see it.
 type Shown struct {
-	Number  int          `json:"number" doc:"In the sweep, from 0"`
-	State   trial.State  `json:"state" enum:"waiting,queued,running,complete,stopped,failed" doc:"waiting for a client of Optuna's; queued while its job waits; stopped by a rule, pruned in Optuna's words; failed has no result"`
+	Number  int          `json:"number" doc:"Number in the sweep, from 0"`
+	State   trial.State  `json:"state" enum:"waiting,queued,running,complete,stopped,failed" doc:"waiting: for an Optuna client; queued: its job waits; stopped: by a rule (pruned in Optuna); failed: without a result"`
 	Params  space.Params `json:"params"`
-	Values  []Number     `json:"values,omitempty" doc:"One for each objective, of a complete trial"`
-	Job     string       `json:"job,omitempty" doc:"That runs it; none of those that a client of Optuna's added"`
+	Values  []Number     `json:"values,omitempty" doc:"Values of a complete trial, one for each objective"`
+	Job     string       `json:"job,omitempty" doc:"Job of the trial; empty for trials that an Optuna client added"`
 	Reason  string       `json:"reason,omitempty" doc:"Why it ended"`
 	Started time.Time    `json:"started_at,omitzero"`
 	Ended   time.Time    `json:"ended_at,omitzero"`
-	Reports []Report     `json:"reports,omitempty" doc:"What it logged of the watched metric"`
+	Reports []Report     `json:"reports,omitempty" doc:"Logged values of the watched metric"`
 
-	Attributes map[string]any `json:"attributes,omitempty" doc:"Those that a client of Optuna's set"`
-	Infeasible bool           `json:"infeasible,omitempty" doc:"It violates a constraint, and so is never the best"`
+	Attributes map[string]any `json:"attributes,omitempty" doc:"Attributes that an Optuna client set"`
+	Infeasible bool           `json:"infeasible,omitempty" doc:"It violates a constraint and is never the best trial"`
 }
 
 // States that are shown and are none of a trial's own: Waiting of one that a client has put
@@ -444,9 +444,9 @@ func (n Number) MarshalJSON() ([]byte, error) {
 // Failure is a reason for which trials failed.
 type Failure struct {
 	Reason string `json:"reason"`
-	Trials int    `json:"trials" doc:"How many of them"`
-	Trial  int    `json:"trial" doc:"The first of them"`
-	Job    string `json:"job,omitempty" doc:"That ran it"`
+	Trials int    `json:"trials" doc:"Number of trials"`
+	Trial  int    `json:"trial" doc:"First trial"`
+	Job    string `json:"job,omitempty" doc:"Job of the trial"`
 }
 
 // failuresOf groups failed trials by their reason.
@@ -471,6 +471,6 @@ type Summary struct {
 	Sweep
 	Counts map[trial.State]int `json:"counts" doc:"Trials by state"`
 	// Failures are why trials failed, the most frequent reasons first.
-	Failures []Failure `json:"failures,omitempty" doc:"Why trials failed: the three most frequent reasons among the first hundred trials"`
-	Best     []Shown   `json:"best,omitempty" doc:"The best complete trial that is feasible; with several objectives those that none surpasses in all"`
+	Failures []Failure `json:"failures,omitempty" doc:"The three most frequent reasons of failure among the first hundred trials"`
+	Best     []Shown   `json:"best,omitempty" doc:"Best feasible complete trial; with several objectives the Pareto front"`
 }
