@@ -28,6 +28,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/diskspace"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/heap"
 	"github.com/falaj-ml/falaj/internal/httpapi"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/share"
@@ -144,9 +145,9 @@ func New(ctx context.Context, cfg config.Config, w World) (_ *App, err error) {
 	if err := a.holdDiskReserve(ctx); err != nil {
 		return nil, err
 	}
-	usual := tuneGC(config.Bytes(a.cfg.Limits.Garbage))
+	usual := heap.Tune(config.Bytes(a.cfg.Limits.Garbage))
 	memory := memoryLimit()
-	unlimited := limitMemory(memory)
+	unlimited := heap.Limit(memory)
 	a.onClose(func() error { usual(); unlimited(); return nil })
 	if err := a.answer(); err != nil { // not before the lock: the address is this directory's
 		return nil, err

@@ -11,7 +11,9 @@ import (
 	"github.com/falaj-ml/falaj/internal/config"
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
+	"github.com/falaj-ml/falaj/internal/dataset/ingestion"
 	"github.com/falaj-ml/falaj/internal/dataset/ingestion/ingestionsql"
+	"github.com/falaj-ml/falaj/internal/environment"
 	"github.com/falaj-ml/falaj/internal/environment/environmentsql"
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -22,11 +24,14 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/keys"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
+	"github.com/falaj-ml/falaj/internal/governance/secrets"
 	"github.com/falaj-ml/falaj/internal/governance/secrets/secretssql"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/monitoring/monitoringsql"
 	"github.com/falaj-ml/falaj/internal/registry"
 	"github.com/falaj-ml/falaj/internal/registry/registrysql"
+	"github.com/falaj-ml/falaj/internal/serving"
+	"github.com/falaj-ml/falaj/internal/serving/gateway"
 	"github.com/falaj-ml/falaj/internal/serving/gateway/gatewaysql"
 	"github.com/falaj-ml/falaj/internal/serving/servingsql"
 	"github.com/falaj-ml/falaj/internal/store"
@@ -34,102 +39,23 @@ import (
 	"github.com/falaj-ml/falaj/internal/tracking/trackingsql"
 	"github.com/falaj-ml/falaj/internal/training"
 	"github.com/falaj-ml/falaj/internal/training/trainingsql"
+	"github.com/falaj-ml/falaj/internal/tuning"
 	"github.com/falaj-ml/falaj/internal/tuning/tuningsql"
 )
 
 // contents say what a project still holds, so that it is not deleted with it.
 var contents = []tenancy.Contents{
-	holds("datasets", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
-		ds, err := datasetsql.Store{}.Datasets(ctx, tx, p, nil, "", 1)
-		return len(ds), err
-	}),
-	holds("feature definitions", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
-		n := 0
-		for _, kind := range []feature.Kind{feature.EntityKind, feature.ViewKind, feature.ServiceKind} {
-			ds, err := featuresql.Store{}.Latest(ctx, tx, p, kind, "", 1)
-			if err != nil {
-				return 0, err
-			}
-			n += len(ds)
-		}
-		return n, nil
-	}),
-	holds("environments", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
-		es, err := environmentsql.Store{}.List(ctx, tx, p, "", 1)
-		return len(es), err
-	}),
-	holds("jobs", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
-		js, err := trainingsql.Store{}.Jobs(ctx, tx, p, training.Filter{Limit: 1})
-		return len(js), err
-	}),
-	holds("runs and experiments", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
-		// What was deleted stays for a while to be restored; it goes with the project.
-		live, err := trackingsql.Store{}.SearchExperiments(ctx, tx, p, tracking.Query{View: tracking.ViewActive, Limit: 2})
-		if err != nil {
-			return 0, err
-		}
-		n := 0
-		for _, e := range live {
-			if e.ID != 0 {
-				n++
-				continue
-			}
-			// Every project has the experiment Default: what counts is in it.
-			q := tracking.Query{View: tracking.ViewActive, Experiments: []tracking.ExperimentID{e.ID}, Limit: 1}
-			runs, err := trackingsql.Store{}.SearchRuns(ctx, tx, p, q)
-			if err != nil {
-				return 0, err
-			}
-			logged, err := trackingsql.Store{}.SearchLoggedModels(ctx, tx, p, q)
-			if err != nil {
-				return 0, err
-			}
-			n += len(runs) + len(logged)
-		}
-		return n, nil
-	}),
-	holds("sweeps", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
-		all, err := tuningsql.Store{}.Studies(ctx, tx, p, 0, 1)
-		return len(all), err
-	}),
-	holds("models", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
-		ms, err := registrysql.Store{}.SearchModels(ctx, tx, p, registry.Query{Limit: 1})
-		return len(ms), err
-	}),
-	holds("sources", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
-		all, err := ingestionsql.Store{}.Sources(ctx, tx, p, "", 1)
-		return len(all), err
-	}),
-	holds("secrets", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
-		all, err := secretssql.Store{}.List(ctx, tx, string(p), "", 1)
-		return len(all), err
-	}),
-	holds("gateways", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
-		gs, err := gatewaysql.Store{}.List(ctx, tx, string(p), "", 1)
-		return len(gs), err
-	}),
-	holds("deployments", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
-		ds, err := servingsql.Store{}.List(ctx, tx, string(p), "", 1)
-		return len(ds), err
-	}),
-}
-
-type holding struct {
-	what  string
-	count func(context.Context, *store.Tx, project.Name) (int, error)
-}
-
-func holds(what string, count func(context.Context, *store.Tx, project.Name) (int, error)) tenancy.Contents {
-	return holding{what, count}
-}
-
-// Contents implements tenancy.Contents.
-func (h holding) Contents(ctx context.Context, tx *store.Tx, p project.Name) (string, error) {
-	n, err := h.count(ctx, tx, p)
-	if err != nil || n == 0 {
-		return "", err
-	}
-	return h.what, nil
+	dataset.Contents{Store: datasetsql.Store{}},
+	feature.Contents{Store: featuresql.Store{}},
+	environment.Contents{Store: environmentsql.Store{}},
+	training.Contents{Store: trainingsql.Store{}},
+	tracking.Contents{Store: trackingsql.Store{}},
+	tuning.Contents{Store: tuningsql.Store{}},
+	registry.Contents{Store: registrysql.Store{}},
+	ingestion.Contents{Store: ingestionsql.Store{}},
+	secrets.Contents{Store: secretssql.Store{}},
+	gateway.Contents{Store: gatewaysql.Store{}},
+	serving.Contents{Store: servingsql.Store{}},
 }
 
 // projectKeys are destroyed with their project: what the files and backups still

@@ -3,14 +3,12 @@ package app
 import (
 	"context"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/config"
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
-	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/monitoring"
 	"github.com/falaj-ml/falaj/internal/monitoring/alert"
@@ -80,11 +78,7 @@ func (a *App) openMonitoring(context.Context) error {
 		},
 	})
 	a.group.Add(deployed.Service())
-	a.projects.Register(holds("monitors", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
-		ms, err := monitoringsql.Store{}.List(ctx, tx, string(p), "", 1<<20)
-		// Those that came with deployments go after them.
-		return len(slices.DeleteFunc(ms, func(m monitoring.Monitor) bool { return m.Automatic })), err
-	}))
+	a.projects.Register(monitoring.Contents{Store: monitoringsql.Store{}})
 	return nil
 }
 

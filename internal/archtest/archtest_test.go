@@ -56,7 +56,7 @@ var domains = []string{
 }
 
 var (
-	foundation = []string{"store", "blob", "event", "sandbox", "oci", "fault", "resource", "lifecycle", "id", "worker", "machine", "backup", "sketch", "drift", "onnxfile", "repotest", "share", "yamldoc", "membudget", "jsondoc", "outbound", "coding", "filewatch", "fsync", "diskspace"}
+	foundation = []string{"store", "blob", "event", "sandbox", "oci", "fault", "resource", "lifecycle", "id", "worker", "machine", "backup", "sketch", "drift", "onnxfile", "repotest", "share", "yamldoc", "membudget", "jsondoc", "outbound", "coding", "filewatch", "fsync", "diskspace", "heap"}
 	edges      = []string{"httpapi", "flight", "cli", "console"}
 )
 

@@ -1,4 +1,4 @@
-package app
+package heap
 
 import (
 	"runtime"
@@ -9,11 +9,11 @@ import (
 
 // A collection costs by what is in use, so a small heap that is filled quickly, as by
 // predictions of small models, is collected many times a second by Go's rule, which is as
-// much garbage as there is in use. gcTuner lets there be more where that is little.
+// much garbage as there is in use. tuner lets there be more where that is little.
 //
 // The rule is set anew after each collection, because what is in use may have become much
 // more since: so garbage is never more than the larger of least and what is in use.
-type gcTuner struct {
+type tuner struct {
 	least uint64 // bytes
 	share int    // of what is in use, in percent: Go's own rule
 
@@ -29,14 +29,14 @@ const smallest = 4 << 20
 // GOGC in the environment makes another rule than this one, which then stays.
 const usualShare = 100
 
-// tuneGC begins, and says how to end: then Go's rule is there again.
-func tuneGC(least int64) (end func()) {
+// Tune begins, and says how to end: then Go's rule is there again.
+func Tune(least int64) (end func()) {
 	share := debug.SetGCPercent(usualShare)
 	if share != usualShare || least <= 0 {
 		debug.SetGCPercent(share)
 		return func() {}
 	}
-	g := &gcTuner{least: uint64(least), share: share, set: share}
+	g := &tuner{least: uint64(least), share: share, set: share}
 	g.collected(&sentinel{})
 	return g.end
 }
@@ -45,7 +45,7 @@ func tuneGC(least int64) (end func()) {
 type sentinel struct{ _ [16]byte }
 
 // collected sets the rule by what is in use.
-func (g *gcTuner) collected(s *sentinel) {
+func (g *tuner) collected(s *sentinel) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.over {
@@ -60,7 +60,7 @@ func (g *gcTuner) collected(s *sentinel) {
 
 // rule is how much garbage there may be beside so many bytes in use, in percent of them.
 // It stays about as it is as long as that is about the same: the world stops for a change.
-func (g *gcTuner) rule(used uint64) int {
+func (g *tuner) rule(used uint64) int {
 	want := max(g.share, int(g.least*100/max(used, smallest))) //nolint:gosec // a share
 	if off := want - g.set; off*8 < g.set && -off*8 < g.set && want > g.share {
 		return g.set
@@ -68,7 +68,7 @@ func (g *gcTuner) rule(used uint64) int {
 	return want
 }
 
-func (g *gcTuner) end() {
+func (g *tuner) end() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.over {

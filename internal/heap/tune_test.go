@@ -1,4 +1,4 @@
-package app
+package heap
 
 import (
 	"runtime"
@@ -22,7 +22,7 @@ func TestGarbageRule(t *testing.T) {
 		"much":               {1 << 30, 400, 100},
 		"too much to count":  {1 << 62, 100, 100},
 	} {
-		g := &gcTuner{least: 32 << 20, share: 100, set: tt.set}
+		g := &tuner{least: 32 << 20, share: 100, set: tt.set}
 		if got := g.rule(tt.used); got != tt.want {
 			t.Errorf("%s: %d, want %d", name, got, tt.want)
 		}
@@ -39,7 +39,7 @@ func TestGarbage(t *testing.T) {
 		debug.SetGCPercent(now)
 		return now
 	}
-	end := tuneGC(64 << 20)
+	end := Tune(64 << 20)
 	if now := rule(); now <= usualShare {
 		t.Errorf("it begins with %d", now)
 	}
@@ -57,7 +57,7 @@ func TestGarbage(t *testing.T) {
 		t.Errorf("it ends with %d", now)
 	}
 	debug.SetGCPercent(70) // as by GOGC
-	tuneGC(1 << 30)()
+	Tune(1 << 30)()
 	if now := rule(); now != 70 {
 		t.Errorf("GOGC=70 became %d", now)
 	}

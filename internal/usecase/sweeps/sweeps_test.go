@@ -1,4 +1,4 @@
-package app
+package sweeps
 
 import (
 	"context"
@@ -11,13 +11,14 @@ import (
 	"github.com/falaj-ml/falaj/internal/tracking"
 	"github.com/falaj-ml/falaj/internal/tracking/trackingsql"
 	"github.com/falaj-ml/falaj/internal/tracking/trackingtest"
+	"github.com/falaj-ml/falaj/internal/training/trainingsql"
 	"github.com/falaj-ml/falaj/internal/tuning/sweep"
 )
 
 // TestSweepRuns: what a run logs is read from where it was.
 func TestSweepRuns(t *testing.T) {
 	db := storetest.SQLite(t, trackingsql.Migrations)
-	runs := sweepRuns{db}
+	runs := Runs{DB: db, Metrics: trackingsql.Store{}, Attempts: trainingsql.Store{}}
 	logged := func(metrics ...tracking.Metric) {
 		t.Helper()
 		for i := range metrics {
@@ -67,13 +68,13 @@ func TestStampOfAttempts(t *testing.T) {
 		if err := s.Log(ctx, "p", r.ID, tracking.Batch{Metrics: []tracking.Metric{{Key: "loss", Value: 1, Step: step, At: at}}}); err != nil {
 			t.Fatal(err)
 		}
-		stamp, err := sweepRuns{db}.Stamp(ctx, "p", string(r.ID), "loss")
+		stamp, err := Runs{DB: db, Metrics: trackingsql.Store{}, Attempts: trainingsql.Store{}}.Stamp(ctx, "p", string(r.ID), "loss")
 		if err != nil || seen[stamp] {
 			t.Errorf("step %d at %d: stamp %q, %v", step, at, stamp, err)
 		}
 		seen[stamp] = true
 	}
-	if stamp, err := (sweepRuns{db}).Stamp(ctx, "p", string(r.ID), "loss"); err != nil || stamp != "" {
+	if stamp, err := (Runs{DB: db, Metrics: trackingsql.Store{}, Attempts: trainingsql.Store{}}).Stamp(ctx, "p", string(r.ID), "loss"); err != nil || stamp != "" {
 		t.Errorf("a run without points: %q, %v", stamp, err)
 	}
 	for step := range int64(5) {
