@@ -13,7 +13,11 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/app"
 	"github.com/falaj-ml/falaj/internal/cli"
+	"github.com/falaj-ml/falaj/internal/config"
+	"github.com/falaj-ml/falaj/internal/doctor"
+	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/sandbox/harden"
+	"github.com/falaj-ml/falaj/internal/usecase/simulation"
 )
 
 // What the linker sets: the version, the commit and its time.
@@ -28,7 +32,7 @@ func run() int {
 	_ = os.Unsetenv(harden.Name) // what the server starts is not started anew
 	w := cli.World{Args: os.Args[1:], Env: os.Environ(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Version: version, Commit: commit, Built: built}
 	w.Up = func(ctx context.Context, file string, flags map[string]any, keep func(server, token, ca string) error) error {
-		cfg, err := app.LoadConfig(file, w.Env, flags)
+		cfg, err := config.Load(file, w.Env, flags)
 		if err != nil {
 			return err
 		}
@@ -43,36 +47,36 @@ func run() int {
 		return app.Run(ctx, cfg, app.World{Version: version, Out: w.Stdout, Log: w.Stderr, Path: filepath.SplitList(os.Getenv("PATH")), Keep: keep, Hardening: err})
 	}
 	w.CheckConfig = func(file string, flags map[string]any) (string, error) {
-		cfg, err := app.LoadConfig(file, w.Env, flags)
+		cfg, err := config.Load(file, w.Env, flags)
 		if err == nil {
 			err = cfg.CheckFiles()
 		}
 		return cfg.Show(), err
 	}
-	w.Doctor = func(file string, flags map[string]any) (string, bool) { return app.Doctor(file, w.Env, flags) }
+	w.Doctor = func(file string, flags map[string]any) (string, bool) { return doctor.Check(file, w.Env, flags) }
 	w.AcceptRollback = func(ctx context.Context, file string, flags map[string]any, reason string) (bool, error) {
-		cfg, err := app.LoadConfig(file, w.Env, flags)
+		cfg, err := config.Load(file, w.Env, flags)
 		if err != nil {
 			return false, err
 		}
 		return app.AcceptRollback(ctx, cfg, app.World{Version: version, Out: w.Stdout, Log: w.Stderr}, reason)
 	}
 	w.Reseal = func(file string, flags map[string]any, passphraseFile string) error {
-		cfg, err := app.LoadConfig(file, w.Env, flags)
+		cfg, err := config.Load(file, w.Env, flags)
 		if err != nil {
 			return err
 		}
 		return app.Reseal(cfg, passphraseFile)
 	}
 	w.RecoverAdmin = func(ctx context.Context, file string, flags map[string]any) (string, error) {
-		cfg, err := app.LoadConfig(file, w.Env, flags)
+		cfg, err := config.Load(file, w.Env, flags)
 		if err != nil {
 			return "", err
 		}
 		return app.RecoverAdmin(ctx, cfg, app.World{Version: version, Out: w.Stdout, Log: w.Stderr})
 	}
 	w.Backup = func(ctx context.Context, file string, flags map[string]any, dir string) (string, error) {
-		cfg, err := app.LoadConfig(file, w.Env, flags)
+		cfg, err := config.Load(file, w.Env, flags)
 		if err != nil {
 			return "", err
 		}
@@ -80,23 +84,23 @@ func run() int {
 		return app.Backup(ctx, cfg, app.World{Version: version, Out: w.Stdout, Log: w.Stderr}, dir)
 	}
 	w.Restore = func(ctx context.Context, file string, flags map[string]any, dir, digest string, takeBucket bool) (string, error) {
-		cfg, err := app.LoadConfig(file, w.Env, flags)
+		cfg, err := config.Load(file, w.Env, flags)
 		if err != nil {
 			return "", err
 		}
 		syscall.Umask(0o077)
 		return app.Restore(ctx, cfg, app.World{Version: version, Out: w.Stdout, Log: w.Stderr}, dir, digest, takeBucket)
 	}
-	w.VerifyAudit = app.VerifyAudit
+	w.VerifyAudit = audit.VerifyText
 	w.Simulate = func(ctx context.Context, args cli.SimulateArgs, done func(share float64)) ([]byte, error) {
-		summary, err := app.Simulate(ctx, app.Simulation(args), done)
+		summary, err := simulation.Run(ctx, simulation.Traces(args), done)
 		if err != nil {
 			return nil, err
 		}
 		return json.Marshal(summary)
 	}
 	w.SimulateLive = func(ctx context.Context, args cli.LiveArgs) ([]byte, error) {
-		answer, err := app.SimulateLive(ctx, app.Live(args))
+		answer, err := simulation.RunLive(ctx, simulation.Live(args))
 		if err != nil {
 			return nil, err
 		}

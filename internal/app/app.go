@@ -23,9 +23,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/falaj-ml/falaj/internal/backup"
+	"github.com/falaj-ml/falaj/internal/config"
 	"github.com/falaj-ml/falaj/internal/console"
+	"github.com/falaj-ml/falaj/internal/diskspace"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
+	"github.com/falaj-ml/falaj/internal/heap"
 	"github.com/falaj-ml/falaj/internal/httpapi"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/share"
@@ -48,7 +51,7 @@ type World struct {
 
 // App is a server that was put together. Close what New opened with Stop.
 type App struct {
-	cfg   Config
+	cfg   config.Config
 	world World
 	log   *slog.Logger
 	group lifecycle.Group
@@ -76,7 +79,7 @@ type App struct {
 }
 
 // newApp is an App that has opened nothing.
-func newApp(cfg Config, w World) *App {
+func newApp(cfg config.Config, w World) *App {
 	a := &App{cfg: cfg, world: w, log: newLogger(cfg, w.Log)}
 	a.erasure = &erasure.Service{}
 	a.stores = stores{log: a.log, away: map[string]error{}, database: func() error {
@@ -90,7 +93,7 @@ func newApp(cfg Config, w World) *App {
 
 // Run builds the server, starts it, tells when it is ready, and stops it when
 // ctx ends. It returns when everything has stopped.
-func Run(ctx context.Context, cfg Config, w World) error {
+func Run(ctx context.Context, cfg config.Config, w World) error {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP) // also while it starts
 	defer signal.Stop(hangups)
@@ -105,7 +108,7 @@ func Run(ctx context.Context, cfg Config, w World) error {
 
 // New opens everything. Errors: fault.Conflict when another server has the data
 // directory; fault.Invalid for wrong settings; fault.Exhausted for a full disk.
-func New(ctx context.Context, cfg Config, w World) (_ *App, err error) {
+func New(ctx context.Context, cfg config.Config, w World) (_ *App, err error) {
 	a := newApp(cfg, w)
 	a.conns = share.NewConnections(share.Files(), cfg.Limits.Connections)
 	a.warnOfURLs(ctx)
@@ -133,7 +136,7 @@ func New(ctx context.Context, cfg Config, w World) (_ *App, err error) {
 	if err := backup.Unfinished(a.cfg.Data); err != nil {
 		return nil, err
 	}
-	if err := a.cfg.checkFree(); err != nil {
+	if err := a.cfg.CheckFree(); err != nil {
 		return nil, err
 	}
 	if err := a.sweepCgroups(ctx); err != nil {
@@ -142,16 +145,16 @@ func New(ctx context.Context, cfg Config, w World) (_ *App, err error) {
 	if err := a.holdDiskReserve(ctx); err != nil {
 		return nil, err
 	}
-	usual := tuneGC(bytes(a.cfg.Limits.Garbage))
+	usual := heap.Tune(config.Bytes(a.cfg.Limits.Garbage))
 	memory := memoryLimit()
-	unlimited := limitMemory(memory)
+	unlimited := heap.Limit(memory)
 	a.onClose(func() error { usual(); unlimited(); return nil })
 	if err := a.answer(); err != nil { // not before the lock: the address is this directory's
 		return nil, err
 	}
 	ctx = identity.With(ctx, identity.Loop("start"))
 	domains := a.openDomains
-	if cfg.follows() {
+	if cfg.Follows() {
 		domains = a.openFollower
 	}
 	for _, step := range []struct {
@@ -173,15 +176,15 @@ func New(ctx context.Context, cfg Config, w World) (_ *App, err error) {
 		a.group.Add(a.followFiles())
 	}
 	a.edge = httpapi.New(httpapi.Options{
-		Config: httpapi.Config{Hosts: append(a.cfg.engineHosts(), a.cfg.HTTPHosts...), Proxies: a.cfg.proxies(), MaxBody: bytes(a.cfg.Limits.Body), Upload: bytes(a.cfg.Limits.Upload), Answer: bytes(a.cfg.Limits.Answer), Tree: bytes(a.cfg.Limits.Checkpoint), LeastRate: cmp.Or(bytes(a.cfg.Limits.BodyRate), -1), Version: w.Version},
+		Config: httpapi.Config{Hosts: append(a.cfg.EngineHosts(), a.cfg.HTTPHosts...), Proxies: a.cfg.Proxies(), MaxBody: config.Bytes(a.cfg.Limits.Body), Upload: config.Bytes(a.cfg.Limits.Upload), Answer: config.Bytes(a.cfg.Limits.Answer), Tree: config.Bytes(a.cfg.Limits.Checkpoint), LeastRate: cmp.Or(config.Bytes(a.cfg.Limits.BodyRate), -1), Version: w.Version},
 		Memory: requests,
 		Auth:   a.accounts, Authz: a.authorizer, Journal: a.journal, DB: a.db, Log: a.log, Registry: registry, Console: console.Handler(), Follows: a.cfg.Gateway.Upstream,
-		CheckDiskReserve: a.cfg.checkFree,
+		CheckDiskReserve: a.cfg.CheckFree,
 		Ready: func() error {
 			if !a.ready.Load() {
 				return fault.New(fault.Unavailable, "starting")
 			}
-			if err := checkSpace("the data directory", a.cfg.Data, fullDisk(a.cfg.reserve())); err != nil {
+			if err := diskspace.Check("the data directory", a.cfg.Data, diskspace.Full(a.cfg.Reserve())); err != nil {
 				return err
 			}
 			if err := a.stores.ready(); err != nil {
@@ -356,7 +359,7 @@ func (a *App) welcome(ctx context.Context, url string) error {
 			return err
 		}
 	}
-	if a.cfg.jsonLog() { // programs read every line
+	if a.cfg.JSONLog() { // programs read every line
 		a.log.InfoContext(ctx, "Falaj is ready", slog.String("url", url))
 		return nil
 	}
@@ -388,7 +391,7 @@ func (a *App) hand(ctx context.Context, url, secret string) error {
 // show prints the first-run token. A log that programs read and keep has the name of a file
 // with it instead.
 func (a *App) show(ctx context.Context, secret string) error {
-	if !a.cfg.jsonLog() {
+	if !a.cfg.JSONLog() {
 		_, err := fmt.Fprintf(a.world.Out, "Admin token (shown once): %s\n", secret)
 		return err
 	}
@@ -416,11 +419,11 @@ func (a *App) Stop(ctx context.Context) error {
 
 func (a *App) onClose(f func() error) { a.close = append(a.close, f) }
 
-func newLogger(cfg Config, w io.Writer) *slog.Logger {
+func newLogger(cfg config.Config, w io.Writer) *slog.Logger {
 	var level slog.Level
 	_ = level.UnmarshalText([]byte(cfg.Log.Level)) // validated
 	options := &slog.HandlerOptions{Level: level}
-	if cfg.jsonLog() {
+	if cfg.JSONLog() {
 		options.ReplaceAttr = func(_ []string, a slog.Attr) slog.Attr {
 			if a.Value.Kind() == slog.KindDuration { // else a number, whose unit nothing says
 				a.Value = slog.StringValue(a.Value.Duration().String())
@@ -432,5 +435,9 @@ func newLogger(cfg Config, w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, options))
 }
 
-// jsonLog reports whether programs read the log.
-func (c Config) jsonLog() bool { return c.Log.Format == "json" }
+// warnOfURLs logs what of the configuration a later release refuses.
+func (a *App) warnOfURLs(ctx context.Context) {
+	for _, name := range a.cfg.PasswordsInURLs() {
+		a.log.WarnContext(ctx, "the configuration has a password in a URL", slog.String("setting", name+".url"), slog.String("hint", fmt.Sprintf(config.MoveHint, name)))
+	}
+}

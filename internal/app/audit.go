@@ -12,8 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/falaj-ml/falaj/internal/blob"
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -150,97 +148,4 @@ func postAlert(ctx context.Context, to, name string, what map[string]any) error 
 		return fault.New(fault.Unavailable, "the receiver returned %s", answer.Status)
 	}
 	return nil
-}
-
-// auditGauges are the state of the audit log, as Prometheus series.
-type auditGauges struct {
-	status func() audit.Status
-	second bool // checkpoints are kept in another place than the data directory
-}
-
-var (
-	auditOK          = prometheus.NewDesc("falaj_audit_ok", "1 if the audit log accepts entries, 0 otherwise; after tampering, changes are rejected.", nil, nil)
-	auditEntries     = prometheus.NewDesc("falaj_audit_entries", "Number of entries in the audit log.", nil, nil)
-	auditFolded      = prometheus.NewDesc("falaj_audit_last_success_timestamp_seconds", "Time at which the audit log was last up to date.", nil, nil)
-	auditSecondOK    = prometheus.NewDesc("falaj_audit_second_place_ok", "1 if the second copy of the checkpoints can be written, 0 otherwise; absent if audit.checkpoints is not set.", nil, nil)
-	auditSwept       = prometheus.NewDesc("falaj_audit_verified_timestamp_seconds", "Time of the last verification of the whole audit log.", nil, nil)
-	auditSweepTook   = prometheus.NewDesc("falaj_audit_verification_seconds", "Duration of the last verification of the whole audit log.", nil, nil)
-	auditSecondPlace = prometheus.NewDesc("falaj_audit_second_place_entries", "Number of audit log entries signed by the newest checkpoint in the second copy.", nil, nil)
-)
-
-// Describe implements prometheus.Collector.
-func (g auditGauges) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{auditOK, auditEntries, auditFolded, auditSecondOK, auditSecondPlace, auditSwept, auditSweepTook} {
-		out <- d
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (g auditGauges) Collect(out chan<- prometheus.Metric) {
-	s := g.status()
-	gauge := func(d *prometheus.Desc, v float64) { out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v) }
-	flag := func(d *prometheus.Desc, ok bool) {
-		if ok {
-			gauge(d, 1)
-			return
-		}
-		gauge(d, 0)
-	}
-	flag(auditOK, s.Err == nil)
-	gauge(auditEntries, float64(s.Size))
-	if !s.Folded.IsZero() {
-		gauge(auditFolded, float64(s.Folded.UnixMilli())/1000)
-	}
-	if !s.Swept.IsZero() {
-		gauge(auditSwept, float64(s.Swept.UnixMilli())/1000)
-		gauge(auditSweepTook, s.SweepTook.Seconds())
-	}
-	if s.HasWitness && g.second {
-		flag(auditSecondOK, s.WitnessErr == nil)
-		gauge(auditSecondPlace, float64(s.Kept))
-	}
-}
-
-// VerifyAudit proves an export offline and says in words what was proven.
-func VerifyAudit(export io.Reader, key string, checkpoints io.Reader) (string, error) {
-	options := audit.VerifyOptions{PublicKey: key}
-	if checkpoints != nil {
-		var err error
-		if options.Checkpoints, err = audit.ReadCheckpoints(checkpoints); err != nil {
-			return "", fault.Wrap(err, "checkpoints of the second place")
-		}
-	}
-	r, err := audit.Verify(export, options)
-	if err != nil {
-		return "", err
-	}
-	var b strings.Builder
-	if r.Project != "" {
-		fmt.Fprintf(&b, "%d entries of project %s verified, in a log of %d entries with the root %s\n", r.Entries, r.Project, r.Size, r.Root)
-	} else {
-		fmt.Fprintf(&b, "%d entries and %d checkpoints verified, root %s\n", r.Size, r.Checkpoints, r.Root)
-	}
-	if r.Erased > 0 {
-		fmt.Fprintf(&b, "%d entries were erased; their commitments are intact:\n", r.Erased)
-	}
-	for _, e := range r.Erasures {
-		what := "erased"
-		if e.Lost {
-			what = "accepted as lost, not erased,"
-		}
-		for _, one := range e.Entries {
-			fmt.Fprintf(&b, "  entry %d %s by entry %d", one.Index, what, e.Index)
-			if one.Action != "" {
-				fmt.Fprintf(&b, ": %s of %s at %s", one.Action, one.Actor, one.Time)
-			}
-			fmt.Fprintf(&b, " (reason: %q)\n", e.Reason)
-		}
-	}
-	if checkpoints != nil {
-		fmt.Fprintf(&b, "%d checkpoints in the second place match, %d are newer than the export\n", r.Witnessed, r.Newer)
-	}
-	if !r.KeyGiven {
-		fmt.Fprintf(&b, "signed by %s, according to the export: compare it with a trusted key, or set --key\n", r.PublicKey)
-	}
-	return b.String(), nil
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/app/schema"
 	"github.com/falaj-ml/falaj/internal/backup"
 	"github.com/falaj-ml/falaj/internal/blob/s3blob"
+	"github.com/falaj-ml/falaj/internal/config"
+	"github.com/falaj-ml/falaj/internal/diskspace"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
@@ -35,7 +37,7 @@ func (a *App) openBackups(ctx context.Context) (err error) {
 			return of, err
 		},
 		Objects: a.objects, Tables: a.tables, Reads: a.reads, Checkpoints: a.cfg.Audit.Checkpoints == "", Log: a.log,
-		Space: func() error { return checkSpace("the backups (backup.dir)", a.cfg.Backup.Dir, a.cfg.reserve()) },
+		Space: func() error { return diskspace.Check("the backups (backup.dir)", a.cfg.Backup.Dir, a.cfg.Reserve()) },
 	}
 	if a.pebble != nil {
 		c.Online = a.pebble.Checkpoint
@@ -55,7 +57,7 @@ func (a *App) installation() (backup.Installation, error) {
 			return backup.Installation{}, err
 		}
 	}
-	path, ok := strings.CutPrefix(a.cfg.storeURL(), "sqlite://")
+	path, ok := strings.CutPrefix(a.cfg.StoreURL(), "sqlite://")
 	if path, err = filepath.Abs(path); err != nil {
 		return backup.Installation{}, err
 	}
@@ -64,15 +66,15 @@ func (a *App) installation() (backup.Installation, error) {
 		return backup.Installation{}, fault.New(fault.Unsupported, "the database is not in the data directory (store.url)").
 			WithHint("Stop the server, back up the database with its own tools, and then the data directory.")
 	}
-	of := backup.Installation{Data: a.cfg.Data, Database: rel, Tables: a.cfg.tablesDir()}
-	of.Ledger, err = filepath.Abs(a.cfg.ledgerPath())
+	of := backup.Installation{Data: a.cfg.Data, Database: rel, Tables: a.cfg.TablesDir()}
+	of.Ledger, err = filepath.Abs(a.cfg.LedgerPath())
 	return of, err
 }
 
 // Backup copies an installation whose server is stopped into a directory, and says
 // what it did. Errors: fault.Conflict while the server runs, or when the directory is
 // not empty; fault.NotFound for a directory without an installation.
-func Backup(ctx context.Context, cfg Config, w World, dir string) (said string, err error) {
+func Backup(ctx context.Context, cfg config.Config, w World, dir string) (said string, err error) {
 	if _, err := os.Stat(filepath.Join(cfg.Data, "master.key")); err != nil {
 		return "", fault.New(fault.NotFound, "no installation found in %s: %w", cfg.Data, err).
 			WithHint("Name the server's data directory with --data, or its configuration with --config.")
@@ -122,7 +124,7 @@ func Backup(ctx context.Context, cfg Config, w World, dir string) (said string, 
 // configuration says; where that is the bucket of the installation that was backed up,
 // only with takeBucket. Errors: fault.Conflict when something is there; fault.Invalid
 // for a backup that is not whole.
-func Restore(ctx context.Context, cfg Config, w World, dir, digest string, takeBucket bool) (said string, err error) {
+func Restore(ctx context.Context, cfg config.Config, w World, dir, digest string, takeBucket bool) (said string, err error) {
 	a := newApp(cfg, w)
 	defer func() { _ = a.Stop(context.WithoutCancel(ctx)) }()
 	to, err := a.installation()
@@ -187,7 +189,7 @@ func (a *App) settleBucket(ctx context.Context, owner string, take bool) error {
 	if owner == "" || a.cfg.Blob.S3.Endpoint == "" {
 		return nil
 	}
-	cfg, err := a.cfg.bucket()
+	cfg, err := a.cfg.Bucket()
 	if err != nil {
 		return err
 	}

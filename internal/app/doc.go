@@ -2,7 +2,6 @@
 //
 // # Map
 //
-//   - config.go, configfields.go: every setting, where it comes from, how it is shown.
 //   - app.go: opens the store, governance and the domains in the order in which
 //     they need each other, starts the loops, listens, and stops in the opposite
 //     order.
@@ -10,6 +9,7 @@
 //   - late.go: services that are opened after their user. What takes several domains is in
 //     internal/usecase.
 //   - launch.go: the hidden child modes, and how child processes are confined.
-//   - housekeeping.go: background loops; what a project still contains.
-//   - audit.go: exports verified offline. doctor.go: what this machine can do.
+//   - housekeeping.go: background loops; the domains that say what a project still contains.
+//
+// Settings are in package config, the checks of `falaj doctor` in package doctor.
 package app

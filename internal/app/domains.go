@@ -20,6 +20,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/compute/engine/local"
 	"github.com/falaj-ml/falaj/internal/compute/provisioner"
 	"github.com/falaj-ml/falaj/internal/compute/provisioner/simulated"
+	"github.com/falaj-ml/falaj/internal/config"
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
 	"github.com/falaj-ml/falaj/internal/dataset/ingestion"
@@ -48,7 +49,6 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/residency/border"
 	"github.com/falaj-ml/falaj/internal/governance/secrets"
 	"github.com/falaj-ml/falaj/internal/httpapi"
-	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/monitoring"
 	"github.com/falaj-ml/falaj/internal/monitoring/alert"
@@ -83,6 +83,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/usecase/deployments"
 	"github.com/falaj-ml/falaj/internal/usecase/erasure"
 	"github.com/falaj-ml/falaj/internal/usecase/featuredata"
+	"github.com/falaj-ml/falaj/internal/usecase/gauges"
 	"github.com/falaj-ml/falaj/internal/usecase/jobs"
 )
 
@@ -106,7 +107,7 @@ type parts struct {
 	erasure    *erasure.Service
 	deletions  deletions.Service
 	stored     *quota.Accounts
-	reached    reachedCounts
+	reached    gauges.ReachedQuotas
 	objects    *backup.Held
 	tables     *backup.Held // files of open datasets
 	backups    *backups.Service
@@ -185,7 +186,7 @@ func (a *App) openCompute(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := sandbox.Check(ctx, a.cfg.workerPath(), level); err != nil {
+	if err := sandbox.Check(ctx, a.cfg.WorkerPath(), level); err != nil {
 		return fault.Wrap(err, "isolation")
 	}
 	facts, accelerators := a.machine(ctx)
@@ -197,9 +198,9 @@ func (a *App) openCompute(ctx context.Context) error {
 		return err
 	}
 	driver, err := local.New(local.Config{
-		Dir: filepath.Join(a.cfg.Data, "workloads"), Worker: a.cfg.workerPath(), Level: level, API: &a.api,
+		Dir: filepath.Join(a.cfg.Data, "workloads"), Worker: a.cfg.WorkerPath(), Level: level, API: &a.api,
 		Guard: []string{a.cfg.Data}, Facts: facts, Accelerators: accelerators, Images: a.images, Log: a.log, Connections: a.conns,
-		LogLimit: bytes(a.cfg.Jobs.Disk.Logs), Disk: a.cfg.jobsDisk(),
+		LogLimit: config.Bytes(a.cfg.Jobs.Disk.Logs), Disk: jobsDisk(a.cfg),
 	})
 	if err != nil {
 		return fault.Wrap(err, "local engine")
@@ -219,9 +220,9 @@ func (a *App) openCompute(ctx context.Context) error {
 	}
 	a.compute = compute.New(compute.Config{
 		DB: a.db, Store: computesql.Store{}, Authorizer: a.authorizer, Guard: a.guard, Journal: a.journal, Engines: engines, Log: a.log,
-		Zone: a.cfg.zone(), Machine: machineName(),
+		Zone: a.cfg.Zone(), Machine: machineName(),
 		Policy: scheduler.Policy(a.cfg.Scheduler.Policy), Holder: a.cfg.Data, Currency: a.cfg.Cost.Currency,
-		Retention: kept(a.cfg.Retention.Outputs), Records: kept(a.cfg.Retention.Jobs),
+		Retention: config.Kept(a.cfg.Retention.Outputs), Records: config.Kept(a.cfg.Retention.Jobs),
 		Project: func(ctx context.Context, tx *store.Tx, p project.Name) error {
 			_, err := projectsql.Store{}.One(ctx, tx, p)
 			return err
@@ -234,8 +235,8 @@ func (a *App) openCompute(ctx context.Context) error {
 	if err := environment.CheckIndex(index.Index); err != nil {
 		return fault.Wrap(err, "lib/package-index.json")
 	}
-	timeout, _ := time.ParseDuration(a.cfg.Environments.Timeout) // validated
-	indexes, _ := packageIndexes(a.cfg.Environments.Indexes)     // validated
+	timeout, _ := time.ParseDuration(a.cfg.Environments.Timeout)    // validated
+	indexes, _ := config.PackageIndexes(a.cfg.Environments.Indexes) // validated
 	kinds := map[string]string{}
 	for name, e := range engines {
 		kinds[name] = e.Kind
@@ -243,7 +244,7 @@ func (a *App) openCompute(ctx context.Context) error {
 	a.environments = environment.New(environment.Config{
 		DB: a.db, Store: environmentsql.Store{}, Authorizer: a.authorizer, Compute: a.workloads(),
 		Dir: filepath.Join(a.cfg.Data, "environments"), Cache: filepath.Join(a.cfg.Data, "cache", "uv"), Path: a.world.Path,
-		UV: a.cfg.uvPath(), Index: index.Index, Indexes: indexes, Hosts: index.Hosts, CA: a.cfg.Environments.CA, Python: a.cfg.Environments.Interpreters,
+		UV: a.cfg.UVPath(), Index: index.Index, Indexes: indexes, Hosts: index.Hosts, CA: a.cfg.Environments.CA, Python: a.cfg.Environments.Interpreters,
 		Isolation: scheduler.Isolation(a.cfg.Isolation), Timeout: timeout, Images: a.images, Containers: containers, Kinds: kinds, Log: a.log,
 	})
 	a.onClose(a.environments.Close)
@@ -257,7 +258,7 @@ func (a *App) packageIndex() (index struct {
 	Hosts []string `json:"hosts"`
 },
 ) {
-	if b, err := os.ReadFile(besideOr("lib/package-index.json", "")); err == nil {
+	if b, err := os.ReadFile(config.BesideOr("lib/package-index.json", "")); err == nil {
 		if err := json.Unmarshal(b, &index); err != nil {
 			a.log.Warn("lib/package-index.json is not JSON; set environments.index and environments.hosts")
 		}
@@ -271,26 +272,6 @@ func (a *App) packageIndex() (index struct {
 	return index
 }
 
-// packageIndexes reads the indexes that environments may name: name=URL each. Error:
-// fault.Invalid.
-func packageIndexes(list []string) (map[string]string, error) {
-	out := map[string]string{}
-	for _, entry := range list {
-		name, url, _ := strings.Cut(entry, "=")
-		if err := id.CheckName("index name", name); err != nil {
-			return nil, fault.New(fault.Invalid, "%w", err).WithHint("Write each index as name=URL, such as torch-cpu=https://download.pytorch.org/whl/cpu.")
-		}
-		if _, twice := out[name]; twice {
-			return nil, fault.New(fault.Invalid, "duplicate index %s", name)
-		}
-		if err := environment.CheckIndex(url); err != nil || url == "" {
-			return nil, fault.New(fault.Invalid, "index %s has no URL that can be used", name).WithHint("Write it as name=URL, http or https, without credentials.")
-		}
-		out[name] = url
-	}
-	return out, nil
-}
-
 func (a *App) openDatasets(ctx context.Context) error {
 	sqlTime, _ := time.ParseDuration(a.cfg.Limits.SQLTime) // validated
 	if err := a.openFiles(); err != nil {
@@ -298,7 +279,7 @@ func (a *App) openDatasets(ctx context.Context) error {
 	}
 	a.datasets = dataset.New(dataset.Config{
 		DB: a.db, Store: datasetsql.Store{}, Files: a.files, Keys: a.keys,
-		Authorizer: a.authorizer, Guard: a.guard, Zones: a.zones, Zone: a.cfg.zone(), Journal: a.journal, Launcher: a.launcher(), Log: a.log,
+		Authorizer: a.authorizer, Guard: a.guard, Zones: a.zones, Zone: a.cfg.Zone(), Journal: a.journal, Launcher: a.launcher(), Log: a.log,
 		Citations: citations, Pseudonyms: a.erasure.Pseudonyms(),
 		Answers: func(ctx context.Context, tx *store.Tx, p project.Name, by string) ([]string, error) {
 			return deployments.AnswersWith(ctx, a.serving, tx, p, by)
@@ -330,8 +311,8 @@ func (a *App) openDatasets(ctx context.Context) error {
 			return dataset.Defaults{Residency: pr.Residency, Classification: pr.Classification}, err
 		},
 		Limits: dataset.Limits{
-			Upload: resource.Bytes(bytes(a.cfg.Limits.Upload)), QueryMemory: resource.Bytes(bytes(a.cfg.Limits.SQLMemory)),
-			QueryDisk: resource.Bytes(bytes(a.cfg.Limits.SQLDisk)), QueryTime: sqlTime, Answer: resource.Bytes(bytes(a.cfg.Limits.Answer)),
+			Upload: resource.Bytes(config.Bytes(a.cfg.Limits.Upload)), QueryMemory: resource.Bytes(config.Bytes(a.cfg.Limits.SQLMemory)),
+			QueryDisk: resource.Bytes(config.Bytes(a.cfg.Limits.SQLDisk)), QueryTime: sqlTime, Answer: resource.Bytes(config.Bytes(a.cfg.Limits.Answer)),
 			Queries: a.cfg.Limits.Statements, Imports: a.cfg.Limits.Imports,
 		},
 	})
@@ -346,7 +327,7 @@ func (a *App) openDatasets(ctx context.Context) error {
 // sameTables compares the directory of open tables with that of the last start: other
 // engines follow the absolute paths in their Iceberg files.
 func (a *App) sameTables(ctx context.Context) error {
-	path, dir := filepath.Join(a.cfg.Data, "tables.at"), a.cfg.tablesDir()
+	path, dir := filepath.Join(a.cfg.Data, "tables.at"), a.cfg.TablesDir()
 	before, err := os.ReadFile(path)
 	if err == nil && strings.TrimSpace(string(before)) == dir {
 		return nil
@@ -368,7 +349,7 @@ func (a *App) sameTables(ctx context.Context) error {
 // openFiles keeps sealed files among the objects, and open ones in a directory
 // where other engines find them.
 func (a *App) openFiles() error {
-	dir := a.cfg.tablesDir()
+	dir := a.cfg.TablesDir()
 	tables, err := fileblob.OpenNamed(dir)
 	if err != nil {
 		return fault.Wrap(err, "tables.dir")
@@ -396,7 +377,7 @@ func (a *App) openFeatures(ctx context.Context) error {
 	history, _ := resource.ParseDuration(a.cfg.Online.History) // validated
 	a.features = feature.New(feature.Config{
 		DB: a.db, Store: featuresql.Store{}, Data: featuredata.Data{Datasets: a.datasets}, Online: online.New(db, a.keys, online.Options{}), Keys: a.keys, Sources: featuredata.Sources{Ingestion: a.ingestion},
-		Authorizer: a.authorizer, Permits: a.authorizer, Guard: a.guard, Zone: a.cfg.zone(), Journal: a.journal,
+		Authorizer: a.authorizer, Permits: a.authorizer, Guard: a.guard, Zone: a.cfg.Zone(), Journal: a.journal,
 		Join: offline.Options{Dir: tmp, Pool: offline.NewPool(1 << 30)}, Log: a.log,
 		Watch:      feature.Watch{Every: every, Rows: a.cfg.Online.VerifyRows},
 		Compaction: feature.Compaction{Rotate: rotate, History: history},
@@ -442,7 +423,7 @@ func (a *App) openTraining(ctx context.Context) error {
 	dir := filepath.Join(a.cfg.Data, "training")
 	a.checkpoints = checkpoint.New(checkpoint.Config{
 		DB: a.db, Store: trainingsql.Checkpoints{}, Authorizer: a.authorizer, Journal: a.journal, Blobs: a.blobs,
-		Dir: filepath.Join(dir, "checkpoints"), MaxBytes: bytes(a.cfg.Limits.Checkpoint), Room: a.storeRoom(), Log: a.log,
+		Dir: filepath.Join(dir, "checkpoints"), MaxBytes: config.Bytes(a.cfg.Limits.Checkpoint), Room: a.storeRoom(), Log: a.log,
 		Saved: func(ctx context.Context, tx *store.Tx, attempt string, at time.Time) error {
 			return a.compute.Workloads.Saved(ctx, tx, compute.WorkloadID(attempt), at)
 		},
@@ -452,12 +433,12 @@ func (a *App) openTraining(ctx context.Context) error {
 	data := jobs.Data{Datasets: a.datasets, Registry: a.registry.Files, Authorizer: a.authorizer, Guard: a.guard}
 	a.training = training.New(training.Config{
 		DB: a.db, Store: trainingsql.Store{}, Authorizer: a.authorizer, Journal: a.journal, Compute: a.workloads(),
-		Environments: a.environments, Data: data, Tables: jobs.Tables{Data: data, Dir: a.cfg.tablesDir()}, Runs: jobs.Runs{Tracking: a.tracking, Features: a.features.OfflineReads, Registry: a.registry.Versions},
+		Environments: a.environments, Data: data, Tables: jobs.Tables{Data: data, Dir: a.cfg.TablesDir()}, Runs: jobs.Runs{Tracking: a.tracking, Features: a.features.OfflineReads, Registry: a.registry.Versions},
 		Models: jobs.Models{Tracking: a.tracking, Registry: a.registry}, Rows: jobs.Rows{Datasets: a.datasets, Files: files.Driver{}}, Tokens: jobs.Tokens{Accounts: a.accounts}, Secrets: a.secrets, Sources: training.BlobSources{Store: a.blobs}, Checkpoints: a.checkpoints, LogFiles: jobs.LogFiles{Tracking: a.tracking},
 		Dir: dir, Network: a.cfg.Jobs.Network, MaxAlive: a.cfg.Limits.QueuedJobs, GrowAfter: growAfter, Sizes: scheduler.Policy(a.cfg.Scheduler.Policy) == scheduler.Goodput, Isolation: scheduler.Isolation(a.cfg.Isolation), Log: a.log,
-		Worker: a.cfg.workerPath(), Measure: a.measure, MaxOutput: bytes(a.cfg.Jobs.Disk.Output), Room: a.storeRoom(),
-		Keep: kept(a.cfg.Retention.Jobs), Traces: jobTraces{a.tracking, a.compute.Records},
-		MostDisk: resource.Bytes(bytes(a.cfg.Jobs.Disk.Project)), MostFiles: a.cfg.Jobs.Disk.ProjectFiles,
+		Worker: a.cfg.WorkerPath(), Measure: a.measure, MaxOutput: config.Bytes(a.cfg.Jobs.Disk.Output), Room: a.storeRoom(),
+		Keep: config.Kept(a.cfg.Retention.Jobs), Traces: jobTraces{a.tracking, a.compute.Records},
+		MostDisk: resource.Bytes(config.Bytes(a.cfg.Jobs.Disk.Project)), MostFiles: a.cfg.Jobs.Disk.ProjectFiles,
 	})
 	a.optimize = optimize.New(optimize.Config{Submission: a.training.Submission, Jobs: a.training.Jobs, Environments: a.environments, Models: deployments.RunnableModels{Models: a.registry.Models, Files: a.registry.Files}, Artifacts: jobs.Artifacts{Tracking: a.tracking}})
 	a.scores = score.New(score.Config{Jobs: a.training.Submission, Environments: a.environments, Deployments: lateStable{a}, Models: deployments.RunnableModels{Models: a.registry.Models, Files: a.registry.Files}})
@@ -475,25 +456,13 @@ func (a *App) openTraining(ctx context.Context) error {
 	return nil
 }
 
-// jobsDisk is what jobs may keep on this machine's disk.
-func (c Config) jobsDisk() local.Disk {
-	d := c.Jobs.Disk
-	return local.Disk{
-		Default: engine.Disk{
-			Scratch: resource.Bytes(bytes(d.Scratch)), Output: resource.Bytes(bytes(d.Output)), Checkpoints: resource.Bytes(bytes(d.Checkpoints)), Files: d.Files,
-		},
-		Project: local.Room{Bytes: resource.Bytes(bytes(d.Project)), Files: d.ProjectFiles},
-		Reserve: local.Room{Bytes: resource.Bytes(bytes(c.Limits.Free)), Files: c.Limits.FreeFiles},
-	}
-}
-
 // storeRoom refuses what the disk of the objects has no room for; nil where they are in a
 // bucket.
 func (a *App) storeRoom() func(bytes, files int64) error {
 	if a.cfg.Blob.S3.Endpoint != "" {
 		return nil
 	}
-	return a.cfg.spaceFor
+	return a.cfg.SpaceFor
 }
 
 func stopper(stop func()) func(context.Context) error {
@@ -524,8 +493,8 @@ func (a *App) startServing(c serving.Config) error {
 	}
 	a.remotes, a.apart = runtimes.remote, runtimes.apart
 	c.DB, c.Store, c.Authz, c.Journal, c.Guard, c.Predictions, c.Log = a.db, servingsql.Store{}, a.authorizer, a.journal, a.guard, a.predictions, a.log
-	c.Zone, c.Machine = a.cfg.zone(), machineName()
-	c.Runtime, c.Remotes, c.InProcess = runtimes, a.cfg.servingRemotes(), a.cfg.inProcess()
+	c.Zone, c.Machine = a.cfg.Zone(), machineName()
+	c.Runtime, c.Remotes, c.InProcess = runtimes, a.cfg.ServingRemotes(), a.cfg.InProcess()
 	c.LoadTime, _ = time.ParseDuration(a.cfg.Serving.LoadTime) // validated
 	a.serving = serving.New(c)
 	a.group.Add(lifecycle.Service{Name: "serving", Stop: func(ctx context.Context) error {
@@ -550,4 +519,16 @@ func (a *App) startServing(c serving.Config) error {
 	usage := &lifecycle.Loop{Name: "usage of quotas", Every: 2 * time.Second, Run: a.serving.RecordUsage, Logger: a.log}
 	a.group.Add(usage.Service())
 	return nil
+}
+
+// jobsDisk is what jobs may keep on this machine's disk.
+func jobsDisk(c config.Config) local.Disk {
+	d := c.Jobs.Disk
+	return local.Disk{
+		Default: engine.Disk{
+			Scratch: resource.Bytes(config.Bytes(d.Scratch)), Output: resource.Bytes(config.Bytes(d.Output)), Checkpoints: resource.Bytes(config.Bytes(d.Checkpoints)), Files: d.Files,
+		},
+		Project: local.Room{Bytes: resource.Bytes(config.Bytes(d.Project)), Files: d.ProjectFiles},
+		Reserve: local.Room{Bytes: resource.Bytes(config.Bytes(c.Limits.Free)), Files: c.Limits.FreeFiles},
+	}
 }

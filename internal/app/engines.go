@@ -1,11 +1,8 @@
 package app
 
 import (
-	"crypto/x509"
-	"encoding/pem"
 	"net/url"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -15,6 +12,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/compute/engine/remote"
 	"github.com/falaj-ml/falaj/internal/compute/engine/slurm"
 	"github.com/falaj-ml/falaj/internal/compute/provisioner"
+	"github.com/falaj-ml/falaj/internal/config"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/filewatch"
 	"github.com/falaj-ml/falaj/internal/scheduler"
@@ -34,7 +32,7 @@ func (a *App) openEngines() (map[string]compute.Engine, error) {
 	return engines, nil
 }
 
-func (a *App) openEngine(name string, e EngineConfig) (compute.Engine, error) {
+func (a *App) openEngine(name string, e config.Engine) (compute.Engine, error) {
 	dir := filepath.Join(a.cfg.Data, "engines", name)
 	l, isolation, err := a.launch(name, dir, e)
 	if err != nil {
@@ -47,7 +45,7 @@ func (a *App) openEngine(name string, e EngineConfig) (compute.Engine, error) {
 	lease, _ := time.ParseDuration(e.Lease) // validated
 	driver, err := remote.New(remote.Config{
 		Name: name, Dir: filepath.Join(dir, "workloads"), Launcher: l, URL: at, CA: ca, Isolation: string(isolation), Lease: lease,
-		MaxTree: max(bytes(a.cfg.Limits.Checkpoint), bytes(a.cfg.Limits.Upload)), Log: a.log,
+		MaxTree: max(config.Bytes(a.cfg.Limits.Checkpoint), config.Bytes(a.cfg.Limits.Upload)), Log: a.log,
 	})
 	if err != nil {
 		return compute.Engine{}, err
@@ -75,10 +73,10 @@ func alike(kind string) func(options map[string]string) bool {
 
 // launch makes what differs between the kinds of engines, and says how far
 // each keeps its work apart.
-func (a *App) launch(name, dir string, e EngineConfig) (remote.Launcher, scheduler.Isolation, error) {
+func (a *App) launch(name, dir string, e config.Engine) (remote.Launcher, scheduler.Isolation, error) {
 	worker := e.Worker
 	if worker == "" {
-		worker = a.cfg.workerPath()
+		worker = a.cfg.WorkerPath()
 	}
 	switch e.Kind {
 	case "slurm":
@@ -101,7 +99,7 @@ func (a *App) launch(name, dir string, e EngineConfig) (remote.Launcher, schedul
 			return nil, "", err
 		}
 		l, err := ray.New(ray.Config{
-			Address: e.Address, TokenFile: e.TokenFile, Worker: e.Worker, Ship: a.cfg.workerPath(), Installation: ours, Log: a.log,
+			Address: e.Address, TokenFile: e.TokenFile, Worker: e.Worker, Ship: a.cfg.WorkerPath(), Installation: ours, Log: a.log,
 		})
 		return l, scheduler.None, err
 	}
@@ -110,7 +108,7 @@ func (a *App) launch(name, dir string, e EngineConfig) (remote.Launcher, schedul
 
 // reach is where the nodes of an engine find this server, and the certificate
 // that they trust, in PEM: as it is when a worker is started.
-func (a *App) reach(name string, e EngineConfig) (at string, ca func() string, err error) {
+func (a *App) reach(name string, e config.Engine) (at string, ca func() string, err error) {
 	ca = func() string { return "" }
 	at = strings.TrimSuffix(e.URL, "/")
 	if at == "" {
@@ -133,23 +131,9 @@ func (a *App) reach(name string, e EngineConfig) (at string, ca func() string, e
 	}
 	// Nobody else can vouch for a certificate that signed itself. What stands before the
 	// server may have another.
-	f, err := filewatch.Open(func() (string, error) { return ownAuthority(a.cfg.TLS.Cert), nil }, a.cfg.TLS.Cert)
+	f, err := filewatch.Open(func() (string, error) { return config.OwnAuthority(a.cfg.TLS.Cert), nil }, a.cfg.TLS.Cert)
 	if err != nil {
 		return "", ca, err
 	}
 	return at, f.Value, nil
-}
-
-// ownAuthority is the file of a certificate that signed itself; empty of others.
-func ownAuthority(path string) string {
-	b, err := filewatch.Read(path)
-	if err != nil {
-		return ""
-	}
-	if block, _ := pem.Decode(b); block != nil {
-		if c, err := x509.ParseCertificate(block.Bytes); err == nil && slices.Equal(c.RawIssuer, c.RawSubject) {
-			return string(b)
-		}
-	}
-	return ""
 }

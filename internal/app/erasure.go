@@ -1,9 +1,7 @@
 package app
 
 import (
-	"cmp"
 	"context"
-	"path/filepath"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/privacy"
@@ -14,7 +12,7 @@ import (
 // openErasures opens what erases persons, with every place that keeps rows of them,
 // and erases again whom a restored backup brought back, before anybody is answered.
 func (a *App) openErasures(ctx context.Context) error {
-	ledger, err := privacy.OpenLedger(a.cfg.ledgerPath(), a.keys.Lasting("erasure ledger"))
+	ledger, err := privacy.OpenLedger(a.cfg.LedgerPath(), a.keys.Lasting("erasure ledger"))
 	if err != nil {
 		return err
 	}
@@ -32,9 +30,4 @@ func (a *App) openErasures(ctx context.Context) error {
 	}
 	a.group.Add(a.erasures.Background())
 	return nil
-}
-
-// ledgerPath is where the erasure ledger is.
-func (c Config) ledgerPath() string {
-	return cmp.Or(c.Erasures.Ledger, filepath.Join(c.Data, "erasures.jsonl"))
 }

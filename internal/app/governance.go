@@ -9,6 +9,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/backup"
 	"github.com/falaj-ml/falaj/internal/blob"
 	"github.com/falaj-ml/falaj/internal/blob/quota"
+	"github.com/falaj-ml/falaj/internal/config"
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -42,7 +43,7 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if a.db, err = store.Open(ctx, store.Config{URL: a.cfg.storeURL(), Password: password, Migrations: schema.Migrations, Upgrading: a.upgrading, Upgraded: a.upgraded, Log: a.log}); err != nil {
+	if a.db, err = store.Open(ctx, store.Config{URL: a.cfg.StoreURL(), Password: password, Migrations: schema.Migrations, Upgrading: a.upgrading, Upgraded: a.upgraded, Log: a.log}); err != nil {
 		return fault.Wrap(err, "open the database")
 	}
 	a.onClose(a.db.Close)
@@ -68,7 +69,7 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 	if a.accounts, err = account.New(account.Config{
 		DB: a.db, Store: identitysql.Store{}, Grants: projectsql.Store{}, Authorizer: a.authorizer, OnMembers: a.roster.Forget,
 		MaxTokens: a.cfg.Limits.Tokens, MaxAccounts: a.cfg.Limits.Accounts, Journal: a.journal,
-		KeepEnded: kept(a.cfg.Retention.Tokens),
+		KeepEnded: config.Kept(a.cfg.Retention.Tokens),
 	}); err != nil {
 		return err
 	}

@@ -8,9 +8,12 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/backup"
 	"github.com/falaj-ml/falaj/internal/blob"
+	"github.com/falaj-ml/falaj/internal/config"
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
+	"github.com/falaj-ml/falaj/internal/dataset/ingestion"
 	"github.com/falaj-ml/falaj/internal/dataset/ingestion/ingestionsql"
+	"github.com/falaj-ml/falaj/internal/environment"
 	"github.com/falaj-ml/falaj/internal/environment/environmentsql"
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -21,11 +24,14 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/keys"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
+	"github.com/falaj-ml/falaj/internal/governance/secrets"
 	"github.com/falaj-ml/falaj/internal/governance/secrets/secretssql"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/monitoring/monitoringsql"
 	"github.com/falaj-ml/falaj/internal/registry"
 	"github.com/falaj-ml/falaj/internal/registry/registrysql"
+	"github.com/falaj-ml/falaj/internal/serving"
+	"github.com/falaj-ml/falaj/internal/serving/gateway"
 	"github.com/falaj-ml/falaj/internal/serving/gateway/gatewaysql"
 	"github.com/falaj-ml/falaj/internal/serving/servingsql"
 	"github.com/falaj-ml/falaj/internal/store"
@@ -33,102 +39,23 @@ import (
 	"github.com/falaj-ml/falaj/internal/tracking/trackingsql"
 	"github.com/falaj-ml/falaj/internal/training"
 	"github.com/falaj-ml/falaj/internal/training/trainingsql"
+	"github.com/falaj-ml/falaj/internal/tuning"
 	"github.com/falaj-ml/falaj/internal/tuning/tuningsql"
 )
 
 // contents say what a project still holds, so that it is not deleted with it.
 var contents = []tenancy.Contents{
-	holds("datasets", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
-		ds, err := datasetsql.Store{}.Datasets(ctx, tx, p, nil, "", 1)
-		return len(ds), err
-	}),
-	holds("feature definitions", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
-		n := 0
-		for _, kind := range []feature.Kind{feature.EntityKind, feature.ViewKind, feature.ServiceKind} {
-			ds, err := featuresql.Store{}.Latest(ctx, tx, p, kind, "", 1)
-			if err != nil {
-				return 0, err
-			}
-			n += len(ds)
-		}
-		return n, nil
-	}),
-	holds("environments", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
-		es, err := environmentsql.Store{}.List(ctx, tx, p, "", 1)
-		return len(es), err
-	}),
-	holds("jobs", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
-		js, err := trainingsql.Store{}.Jobs(ctx, tx, p, training.Filter{Limit: 1})
-		return len(js), err
-	}),
-	holds("runs and experiments", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
-		// What was deleted stays for a while to be restored; it goes with the project.
-		live, err := trackingsql.Store{}.SearchExperiments(ctx, tx, p, tracking.Query{View: tracking.ViewActive, Limit: 2})
-		if err != nil {
-			return 0, err
-		}
-		n := 0
-		for _, e := range live {
-			if e.ID != 0 {
-				n++
-				continue
-			}
-			// Every project has the experiment Default: what counts is in it.
-			q := tracking.Query{View: tracking.ViewActive, Experiments: []tracking.ExperimentID{e.ID}, Limit: 1}
-			runs, err := trackingsql.Store{}.SearchRuns(ctx, tx, p, q)
-			if err != nil {
-				return 0, err
-			}
-			logged, err := trackingsql.Store{}.SearchLoggedModels(ctx, tx, p, q)
-			if err != nil {
-				return 0, err
-			}
-			n += len(runs) + len(logged)
-		}
-		return n, nil
-	}),
-	holds("sweeps", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
-		all, err := tuningsql.Store{}.Studies(ctx, tx, p, 0, 1)
-		return len(all), err
-	}),
-	holds("models", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
-		ms, err := registrysql.Store{}.SearchModels(ctx, tx, p, registry.Query{Limit: 1})
-		return len(ms), err
-	}),
-	holds("sources", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
-		all, err := ingestionsql.Store{}.Sources(ctx, tx, p, "", 1)
-		return len(all), err
-	}),
-	holds("secrets", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
-		all, err := secretssql.Store{}.List(ctx, tx, string(p), "", 1)
-		return len(all), err
-	}),
-	holds("gateways", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
-		gs, err := gatewaysql.Store{}.List(ctx, tx, string(p), "", 1)
-		return len(gs), err
-	}),
-	holds("deployments", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
-		ds, err := servingsql.Store{}.List(ctx, tx, string(p), "", 1)
-		return len(ds), err
-	}),
-}
-
-type holding struct {
-	what  string
-	count func(context.Context, *store.Tx, project.Name) (int, error)
-}
-
-func holds(what string, count func(context.Context, *store.Tx, project.Name) (int, error)) tenancy.Contents {
-	return holding{what, count}
-}
-
-// Contents implements tenancy.Contents.
-func (h holding) Contents(ctx context.Context, tx *store.Tx, p project.Name) (string, error) {
-	n, err := h.count(ctx, tx, p)
-	if err != nil || n == 0 {
-		return "", err
-	}
-	return h.what, nil
+	dataset.Contents{Store: datasetsql.Store{}},
+	feature.Contents{Store: featuresql.Store{}},
+	environment.Contents{Store: environmentsql.Store{}},
+	training.Contents{Store: trainingsql.Store{}},
+	tracking.Contents{Store: trackingsql.Store{}},
+	tuning.Contents{Store: tuningsql.Store{}},
+	registry.Contents{Store: registrysql.Store{}},
+	ingestion.Contents{Store: ingestionsql.Store{}},
+	secrets.Contents{Store: secretssql.Store{}},
+	gateway.Contents{Store: gatewaysql.Store{}},
+	serving.Contents{Store: servingsql.Store{}},
 }
 
 // projectKeys are destroyed with their project: what the files and backups still
@@ -151,7 +78,7 @@ func (a *App) housekeeping(ctx context.Context) error {
 	daily := &lifecycle.Loop{Name: "housekeeping", Every: 24 * time.Hour, Timeout: time.Hour, Logger: a.log, Run: func(ctx context.Context) error {
 		ctx = identity.With(ctx, identity.Loop("housekeeping"))
 		trimmed := errors.Join(
-			event.Trim(ctx, a.db, time.Now().Add(-kept(a.cfg.Retention.Events))),
+			event.Trim(ctx, a.db, time.Now().Add(-config.Kept(a.cfg.Retention.Events))),
 			a.training.Retention.Forget(ctx), // first: what its jobs named may go then
 			forgetHistory(ctx, a.db, a.cfg, time.Now),
 			a.archiveAudit(ctx), // it has a pass of its own
@@ -180,7 +107,7 @@ func (a *App) housekeeping(ctx context.Context) error {
 // pruneRuns removes for ever what was deleted long ago. When the pass is over, each further
 // project has one call, which is short, so that none waits for the others for ever.
 func (a *App) pruneRuns(ctx context.Context, p project.Name, pass lifecycle.Pass) error {
-	older := kept(a.cfg.Retention.DeletedRuns)
+	older := config.Kept(a.cfg.Retention.DeletedRuns)
 	if older == 0 {
 		return nil
 	}
@@ -194,7 +121,7 @@ func (a *App) pruneRuns(ctx context.Context, p project.Name, pass lifecycle.Pass
 // objects of no use, also where no entries are archived any more.
 func (a *App) archiveAudit(ctx context.Context) error {
 	var before time.Time
-	if keep := kept(a.cfg.Retention.Audit); keep > 0 {
+	if keep := config.Kept(a.cfg.Retention.Audit); keep > 0 {
 		before = time.Now().Add(-keep)
 	}
 	_, err := a.sequencer.Archive(ctx, before, lifecycle.NewPass(time.Now))
@@ -243,7 +170,7 @@ func eachProject(ctx context.Context, list func(ctx context.Context, limit int, 
 // AcceptRollback goes on after the audit log and the second place of its
 // checkpoints disagree, with a reason that becomes part of the log. It reports
 // whether there was anything to accept. The server must not be running.
-func AcceptRollback(ctx context.Context, cfg Config, w World, reason string) (accepted bool, err error) {
+func AcceptRollback(ctx context.Context, cfg config.Config, w World, reason string) (accepted bool, err error) {
 	a := newApp(cfg, w)
 	a.upgrading = noUpgrade
 	defer func() { _ = a.Stop(ctx) }()

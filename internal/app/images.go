@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 
+	"github.com/falaj-ml/falaj/internal/config"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/oci"
 	"github.com/falaj-ml/falaj/internal/resource"
@@ -15,8 +16,8 @@ import (
 func (a *App) openImages() (err error) {
 	a.images, err = oci.New(oci.Config{
 		Dir: filepath.Join(a.cfg.Data, "images"), Registries: a.cfg.Images.Registries, Insecure: a.cfg.Images.Insecure,
-		CA: a.cfg.Images.CA, Auth: a.cfg.Images.Auth, MaxBytes: resource.Bytes(bytes(a.cfg.Images.MaxBytes)), Log: a.log,
-		Admit: a.cfg.checkFree,
+		CA: a.cfg.Images.CA, Auth: a.cfg.Images.Auth, MaxBytes: resource.Bytes(config.Bytes(a.cfg.Images.MaxBytes)), Log: a.log,
+		Admit: a.cfg.CheckFree,
 	})
 	return fault.Wrap(err, "images")
 }

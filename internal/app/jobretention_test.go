@@ -12,6 +12,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/app/schema"
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/compute/computesql"
+	"github.com/falaj-ml/falaj/internal/config"
 	"github.com/falaj-ml/falaj/internal/dataset/ingestion"
 	"github.com/falaj-ml/falaj/internal/dataset/ingestion/ingestionsql"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -336,7 +337,7 @@ func TestABacklogIsForgottenInParts(t *testing.T) {
 		}
 	}
 	db := storetest.SQLite(t, schema.Migrations...)
-	var cfg Config
+	var cfg config.Config
 	cfg.Retention.Requests, cfg.Retention.Ingestions = "60d", "10d"
 	if err := db.Update(t.Context(), "", func(ctx context.Context, tx *store.Tx) error {
 		for i := range historyBatch + 10 {
@@ -381,7 +382,7 @@ func historyIsForgotten(t *testing.T, open storetest.Open) {
 	t.Helper()
 	db := open(t, schema.Migrations...)
 	now := time.Now()
-	var cfg Config
+	var cfg config.Config
 	cfg.Retention.Requests, cfg.Retention.Ingestions, cfg.Retention.Materialisations, cfg.Predictions.Retention = "60d", "10d", "10d", "5d"
 	made := func(prefix string, days int, n int) string { // an ID of then
 		return id.First(prefix, now.AddDate(0, 0, -days).Add(time.Duration(n)*time.Second))

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/falaj-ml/falaj/internal/config"
 	"github.com/falaj-ml/falaj/internal/dataset/child"
 	"github.com/falaj-ml/falaj/internal/dataset/parser"
 	"github.com/falaj-ml/falaj/internal/dataset/source/sqlite"
@@ -15,6 +16,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/sandbox"
 	model "github.com/falaj-ml/falaj/internal/serving/runtime/child"
+	"github.com/falaj-ml/falaj/internal/usecase/replica"
 )
 
 // Child runs a hidden mode of this binary: what touches users' files, SQL and models.
@@ -30,7 +32,7 @@ func Child(mode string, args, environ []string, version string, in io.Reader, ou
 		return sqlworker.Main(in, out)
 	case model.Mode:
 		return runModel(args, in, out)
-	case replicaMode:
+	case replica.Mode:
 		return runReplica(args, environ)
 	case "openapi":
 		b, err := OpenAPI(version)
@@ -47,7 +49,7 @@ func Child(mode string, args, environ []string, version string, in io.Reader, ou
 		_, err = io.WriteString(out, page)
 		return err
 	case "config-reference":
-		_, err := io.WriteString(out, configReference())
+		_, err := io.WriteString(out, config.Reference())
 		return err
 	}
 	return fault.New(fault.Invalid, "unknown mode %q", mode)
@@ -67,7 +69,7 @@ func (a *App) launcher() child.Launcher {
 		self = "/proc/self/exe"
 	}
 	level, _ := sandbox.ParseLevel(a.cfg.Isolation) // validated
-	return launcher{worker: a.cfg.workerPath(), self: self, level: level, owner: a.groupsOwner}
+	return launcher{worker: a.cfg.WorkerPath(), self: self, level: level, owner: a.groupsOwner}
 }
 
 // Launch implements child.Launcher.

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/falaj-ml/falaj/internal/config"
 )
 
 // TestJSONLog: every line of a log that programs read is an object, durations say their unit,
@@ -15,7 +17,7 @@ import (
 func TestJSONLog(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
-	cfg := Config{Data: t.TempDir()}
+	cfg := config.Config{Data: t.TempDir()}
 	cfg.Log.Format, cfg.Log.Level = "json", "info"
 	a := &App{cfg: cfg, world: World{Out: &out, Log: &out}, log: newLogger(cfg, &out)}
 	a.log.InfoContext(t.Context(), "paused", slog.Duration("pause", 1500*time.Millisecond), slog.Group("of", slog.Duration("took", time.Hour)))

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/falaj-ml/falaj/internal/config"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/machine"
 	"github.com/falaj-ml/falaj/internal/onnxfile"
@@ -36,11 +37,11 @@ var _ runtime.Runtime = runtimes{}
 
 func (a *App) runtimes() (runtimes, error) {
 	l, _ := a.launcher().(launcher)
-	memory := resource.Bytes(bytes(a.cfg.Serving.Memory))
+	memory := resource.Bytes(config.Bytes(a.cfg.Serving.Memory))
 	if memory == 0 {
 		memory = machine.Read("/").Memory / 2
 	}
-	servers, err := a.cfg.servers()
+	servers, err := a.cfg.Servers()
 	if err != nil {
 		return runtimes{}, err
 	}
@@ -49,13 +50,13 @@ func (a *App) runtimes() (runtimes, error) {
 		return runtimes{}, err
 	}
 	a.onClose(away.Close)
-	library := a.cfg.ortPath()
+	library := a.cfg.ORTPath()
 	apart := child.New(modelLauncher{l, library}, a.log)
 	own, err := python.New(apart, filepath.Join(a.cfg.Data, "tmp", "models"))
 	if err != nil {
 		return runtimes{}, err
 	}
-	return runtimes{onnx.New(library).Within(memory), apart, resource.Bytes(bytes(a.cfg.Serving.Process)), away, own}, nil
+	return runtimes{onnx.New(library).Within(memory), apart, resource.Bytes(config.Bytes(a.cfg.Serving.Process)), away, own}, nil
 }
 
 // Load implements runtime.Runtime.

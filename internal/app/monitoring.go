@@ -3,13 +3,12 @@ package app
 import (
 	"context"
 	"path/filepath"
-	"slices"
 	"time"
 
+	"github.com/falaj-ml/falaj/internal/config"
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
-	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/monitoring"
 	"github.com/falaj-ml/falaj/internal/monitoring/alert"
@@ -39,7 +38,7 @@ func (a *App) openAlerts(context.Context) error {
 	}
 	a.alerts = alert.New(alert.Config{
 		DB: a.db, Store: alertsql.Store{}, Authz: a.authorizer, Sealer: a.keys, Guard: a.guard, Allow: a.cfg.Alerts.Hosts, Log: a.log,
-		Commands: alert.Commands{Dir: commands, Worker: a.cfg.workerPath(), Level: level, Owner: a.groupsOwner},
+		Commands: alert.Commands{Dir: commands, Worker: a.cfg.WorkerPath(), Level: level, Owner: a.groupsOwner},
 	})
 	a.group.Add(a.alerts.Loop().Service())
 	a.webhooks = webhook.New(webhook.Config{DB: a.db, Store: webhooksql.Store{}, Authz: a.authorizer, Sealer: a.keys, Alerts: a.alerts})
@@ -59,7 +58,7 @@ func (a *App) openMonitoring(context.Context) error {
 			Serving: a.serving, Features: a.features.OnlineReads, Datasets: a.datasets, Registry: a.registry.Versions, Environments: a.environments, Submission: a.training.Submission, Jobs: a.training.Jobs,
 			Tracking: a.tracking, Authorizer: a.authorizer,
 		},
-		Keep: kept(a.cfg.Retention.Windows),
+		Keep: config.Kept(a.cfg.Retention.Windows),
 	})
 	loop := &lifecycle.Loop{Name: "monitor", Every: 2 * time.Second, Run: a.monitoring.RunOnce, Logger: a.log}
 	a.group.Add(lifecycle.Service{Name: "monitoring", Stop: a.monitoring.Release})
@@ -79,11 +78,7 @@ func (a *App) openMonitoring(context.Context) error {
 		},
 	})
 	a.group.Add(deployed.Service())
-	a.projects.Register(holds("monitors", func(ctx context.Context, tx *store.Tx, p project.Name) (int, error) {
-		ms, err := monitoringsql.Store{}.List(ctx, tx, string(p), "", 1<<20)
-		// Those that came with deployments go after them.
-		return len(slices.DeleteFunc(ms, func(m monitoring.Monitor) bool { return m.Automatic })), err
-	}))
+	a.projects.Register(monitoring.Contents{Store: monitoringsql.Store{}})
 	return nil
 }
 

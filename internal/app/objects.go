@@ -13,10 +13,10 @@ import (
 	"github.com/falaj-ml/falaj/internal/blob"
 	"github.com/falaj-ml/falaj/internal/blob/fileblob"
 	"github.com/falaj-ml/falaj/internal/blob/s3blob"
+	"github.com/falaj-ml/falaj/internal/config"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/filewatch"
 	"github.com/falaj-ml/falaj/internal/fsync"
-	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/id"
 )
 
@@ -30,7 +30,7 @@ func (a *App) openObjects(ctx context.Context) (blob.Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	if what == "" && exists(dir) {
+	if what == "" && config.Exists(dir) {
 		what = "directory" // from before the file was
 	}
 	const move = "To move objects, create a backup with the previous configuration (`falaj backup`), and restore it with the new one (`falaj restore`)."
@@ -107,53 +107,17 @@ func writeHome(path, what, owner string) error {
 	return fsync.Dir(filepath.Dir(path))
 }
 
-// validateObjects looks at blob.s3, without asking the endpoint.
-func (c Config) validateObjects() error {
-	s3 := c.Blob.S3
-	if s3.Endpoint == "" {
-		if s3.Bucket != "" {
-			return fault.New(fault.Invalid, "endpoint is needed with bucket")
-		}
-		return nil
-	}
-	if s3.Credentials == "" {
-		return fault.New(fault.Invalid, "credentials is needed").WithHint("Name a file with the lines access_key = … and secret_key = ….")
-	}
-	if s3.Zone != string(residency.Home) {
-		return fault.New(fault.Invalid, "zone: the bucket is in %q, but objects must be in %s", s3.Zone, residency.Home).
-			WithHint("Data without labels must be in %s. If the bucket is in that zone, set zone: %s", residency.Home, residency.Home)
-	}
-	return s3blob.CheckConfig(s3blob.Config{Endpoint: s3.Endpoint, Bucket: s3.Bucket, Prefix: s3.Prefix})
-}
-
-// bucket reads what the configuration names.
-func (c Config) bucket() (s3blob.Config, error) {
-	s3 := c.Blob.S3
-	out := s3blob.Config{Endpoint: s3.Endpoint, Bucket: s3.Bucket, Prefix: s3.Prefix, Region: s3.Region}
-	pair, err := readCredentials(s3.Credentials)
-	if err != nil {
-		return out, err
-	}
-	out.AccessKey, out.SecretKey = pair[0], pair[1]
-	if s3.CA != "" {
-		if out.CA, err = os.ReadFile(s3.CA); err != nil {
-			return out, fault.New(fault.Invalid, "blob.s3.ca: %w", err)
-		}
-	}
-	return out, nil
-}
-
 // objectTime bounds a question whether the bucket is there.
 const objectTime = 5 * time.Second
 
-// bucket is Config's, whose files are read again when they change.
+// bucket is config.Config's, whose files are read again when they change.
 func (a *App) bucket() (s3blob.Config, error) {
-	cfg, err := a.cfg.bucket()
+	cfg, err := a.cfg.Bucket()
 	if err != nil {
 		return cfg, err
 	}
 	path := a.cfg.Blob.S3.Credentials
-	pair, err := filewatch.Open(func() ([2]string, error) { return readCredentials(path) }, path)
+	pair, err := filewatch.Open(func() ([2]string, error) { return config.ReadCredentials(path) }, path)
 	if err != nil {
 		return cfg, err
 	}
@@ -168,48 +132,4 @@ func (a *App) bucket() (s3blob.Config, error) {
 		cfg.Roots = roots.Value
 	}
 	return cfg, nil
-}
-
-// checkBucket asks for the bucket, for the doctor.
-func (c Config) checkBucket(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
-	defer cancel()
-	cfg, err := c.bucket()
-	if err != nil {
-		return err
-	}
-	return s3blob.Check(ctx, cfg)
-}
-
-// readCredentials reads the keys of a bucket: the access key and the secret key. No error
-// has a line of the file.
-func readCredentials(path string) (pair [2]string, err error) {
-	const form = "Two lines: access_key = … and secret_key = …"
-	text, err := filewatch.ReadPrivate(path)
-	if err != nil {
-		err = fault.Wrap(err, "blob.s3.credentials")
-		if fault.HintOf(err) == "" {
-			return pair, fault.New(fault.Invalid, "%w", err).WithHint(form)
-		}
-		return pair, err
-	}
-	for n, line := range strings.Split(text, "\n") {
-		line = strings.TrimSpace(line)
-		if line == "" || line[0] == '#' {
-			continue
-		}
-		key, value, _ := strings.Cut(line, "=")
-		switch strings.TrimSpace(key) {
-		case "access_key":
-			pair[0] = strings.TrimSpace(value)
-		case "secret_key":
-			pair[1] = strings.TrimSpace(value)
-		default:
-			return pair, fault.New(fault.Invalid, "blob.s3.credentials: line %d of %s is neither access_key nor secret_key", n+1, path).WithHint(form)
-		}
-	}
-	if pair[0] == "" || pair[1] == "" {
-		return pair, fault.New(fault.Invalid, "blob.s3.credentials: %s has no access_key or no secret_key", path).WithHint(form)
-	}
-	return pair, nil
 }

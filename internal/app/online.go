@@ -26,18 +26,6 @@ import (
 	"github.com/falaj-ml/falaj/internal/lifecycle"
 )
 
-// What an acknowledged write of an online feature means.
-const (
-	synced   = "synced"
-	inMemory = "in-memory"
-)
-
-// How Redis is laid out.
-const (
-	falajLayout = "falaj"
-	feastLayout = "feast"
-)
-
 // embedded is the ID of the store in the data directory.
 const embedded = "embedded"
 
@@ -59,7 +47,7 @@ func (a *App) openOnline(ctx context.Context) (online.Driver, func(context.Conte
 		a.pebble = db
 		return db, func(context.Context) (string, error) { return embedded, nil }, nil
 	}
-	cfg := a.cfg.redis()
+	cfg := a.cfg.Redis()
 	cfg.Owner = owner
 	if cfg.Password, err = a.secret("online.password_file", a.cfg.Online.PasswordFile); err != nil {
 		return nil, nil, err
@@ -94,11 +82,6 @@ func (a *App) openOnline(ctx context.Context) (online.Driver, func(context.Conte
 
 // onlineTime bounds a question whether Redis is there.
 const onlineTime = 2 * time.Second
-
-// redis is how the online store is reached, but for its files.
-func (c Config) redis() redis.Config {
-	return redis.Config{URL: c.Online.URL, Prefix: c.Online.Prefix, Loses: c.Online.Acknowledged == inMemory, Feast: c.Online.Layout == feastLayout}
-}
 
 // sameStorePause is for how long a Redis that came back empty is neither read nor written.
 const sameStorePause = 2 * time.Second

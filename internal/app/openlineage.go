@@ -21,10 +21,10 @@ const reportLineage = "openlineage"
 func (a *App) openLineage(ctx context.Context) error {
 	walks := &lineage.Service{
 		Authorizer: a.authorizer, Datasets: a.datasets.Definitions, Features: a.features, Training: a.training.Jobs, Registry: a.registry.Versions, Serving: a.serving,
-		Guard: a.guard, Tables: a.cfg.tablesDir(), Log: a.log,
+		Guard: a.guard, Tables: a.cfg.TablesDir(), Log: a.log,
 	}
 	a.lineage = openlineage.New(openlineage.Config{
-		DB: a.db, Store: openlineagesql.Store{}, Authorizer: a.authorizer, Datasets: a.datasets, Tables: a.cfg.tablesDir(), Objects: walks.Objects,
+		DB: a.db, Store: openlineagesql.Store{}, Authorizer: a.authorizer, Datasets: a.datasets, Tables: a.cfg.TablesDir(), Objects: walks.Objects,
 	})
 	a.projects.Register(projectLineage{a.lineage})
 	to := a.cfg.Lineage.OpenLineage

@@ -5,8 +5,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
+	"github.com/falaj-ml/falaj/internal/config"
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
@@ -29,7 +28,7 @@ func (a *App) openPredictions(context.Context) error {
 	var err error
 	a.predictions, err = prediction.Open(prediction.Config{
 		Dir: filepath.Join(a.cfg.Data, "predictions"), Keys: a.keys, Retention: retention,
-		MaxBytes: bytes(a.cfg.Predictions.MaxBytes), Erased: a.erasure.Entities, Logger: a.log,
+		MaxBytes: config.Bytes(a.cfg.Predictions.MaxBytes), Erased: a.erasure.Entities, Logger: a.log,
 	})
 	if err != nil {
 		return fault.Wrap(err, "prediction log")
@@ -83,22 +82,4 @@ func (a *App) forgetPredictions(ctx context.Context, e event.Event) error {
 		return err
 	}
 	return a.labels.Forget(ctx, e.Project, gone.Name)
-}
-
-// predictionGauges say how the prediction log goes.
-type predictionGauges struct{ log *prediction.Log }
-
-var (
-	predictionsKept = prometheus.NewDesc("falaj_predictions_logged_total", "Number of predictions written to the log since the server started.", nil, nil)
-	predictionsLost = prometheus.NewDesc("falaj_predictions_lost_total", "Number of predictions that could not be written to the log since the server started.", nil, nil)
-)
-
-func (g predictionGauges) Describe(ch chan<- *prometheus.Desc) {
-	ch <- predictionsKept
-	ch <- predictionsLost
-}
-
-func (g predictionGauges) Collect(ch chan<- prometheus.Metric) {
-	ch <- prometheus.MustNewConstMetric(predictionsKept, prometheus.CounterValue, float64(g.log.Appended()))
-	ch <- prometheus.MustNewConstMetric(predictionsLost, prometheus.CounterValue, float64(g.log.Lost()))
 }

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 
+	"github.com/falaj-ml/falaj/internal/config"
 	"github.com/falaj-ml/falaj/internal/fault"
 )
 
@@ -20,7 +21,7 @@ func private(dir string, log *slog.Logger) error {
 	if err != nil {
 		return fault.New(fault.Invalid, "data directory: %w", err)
 	}
-	if !open(info) {
+	if !config.OpenToOthers(info) {
 		return nil
 	}
 	if info.Mode()&fs.ModeSticky != 0 {
@@ -61,6 +62,3 @@ func foreign(dir string) (string, error) {
 	}
 	return found, nil
 }
-
-// open reports whether others than the owner can reach into a directory.
-func open(dir fs.FileInfo) bool { return dir.Mode().Perm()&0o077 != 0 }

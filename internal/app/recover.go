@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	"github.com/falaj-ml/falaj/internal/backup"
+	"github.com/falaj-ml/falaj/internal/config"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
@@ -16,7 +17,7 @@ import (
 // kind: for an operator of the machine, who has the data directory. The server
 // must not be running. Errors: fault.Conflict while one is; fault.NotFound for a
 // directory without an installation.
-func RecoverAdmin(ctx context.Context, cfg Config, w World) (secret string, err error) {
+func RecoverAdmin(ctx context.Context, cfg config.Config, w World) (secret string, err error) {
 	if _, err := os.Stat(filepath.Join(cfg.Data, "master.key")); err != nil {
 		return "", fault.New(fault.NotFound, "no installation found in %s: %w", cfg.Data, err).
 			WithHint("Name the server's data directory with --data, or its configuration with --config.")

@@ -4,6 +4,7 @@ import (
 	"path/filepath"
 
 	"github.com/falaj-ml/falaj/internal/backup"
+	"github.com/falaj-ml/falaj/internal/config"
 	"github.com/falaj-ml/falaj/internal/governance/keys"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
 )
@@ -12,7 +13,7 @@ import (
 // file's name is empty. The configured passphrase is the one that opens it now.
 // The server must not be running. Errors: fault.Conflict while one is;
 // fault.Invalid for a wrong passphrase.
-func Reseal(cfg Config, passphraseFile string) (err error) {
+func Reseal(cfg config.Config, passphraseFile string) (err error) {
 	lock, err := lifecycle.LockDir(cfg.Data)
 	if err != nil {
 		return err

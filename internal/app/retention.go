@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/compute"
+	"github.com/falaj-ml/falaj/internal/config"
 	"github.com/falaj-ml/falaj/internal/dataset/ingestion/ingestionsql"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature/featuresql"
@@ -26,21 +27,21 @@ import (
 // than a time.
 type kindOfHistory struct {
 	what   string
-	keep   func(Config) time.Duration // 0 is for ever
+	keep   func(config.Config) time.Duration // 0 is for ever
 	remove func(ctx context.Context, tx *store.Tx, before time.Time, limit int) (int, error)
 }
 
 // history is what is recorded of acts that are over, and of which nothing else needs more
 // than the newest.
 var history = []kindOfHistory{
-	{"requests", func(c Config) time.Duration { return kept(c.Retention.Requests) }, requestsql.Store{}.Forget},
-	{"ingestions", func(c Config) time.Duration { return kept(c.Retention.Ingestions) }, ingestionsql.Store{}.ForgetRuns},
+	{"requests", func(c config.Config) time.Duration { return config.Kept(c.Retention.Requests) }, requestsql.Store{}.Forget},
+	{"ingestions", func(c config.Config) time.Duration { return config.Kept(c.Retention.Ingestions) }, ingestionsql.Store{}.ForgetRuns},
 	{"materialisations", materialisations, featuresql.Store{}.ForgetRuns},
 }
 
 // materialisations are kept as long as the predictions that are verified by them, if that is longer.
-func materialisations(c Config) time.Duration {
-	own, predictions := kept(c.Retention.Materialisations), kept(c.Predictions.Retention)
+func materialisations(c config.Config) time.Duration {
+	own, predictions := config.Kept(c.Retention.Materialisations), config.Kept(c.Predictions.Retention)
 	if own == 0 || predictions == 0 {
 		return 0
 	}
@@ -52,7 +53,7 @@ const historyBatch = 500
 
 // forgetHistory removes what is older than its retention, a batch of each kind in turn, for
 // some minutes.
-func forgetHistory(ctx context.Context, db *store.DB, cfg Config, clock func() time.Time) error {
+func forgetHistory(ctx context.Context, db *store.DB, cfg config.Config, clock func() time.Time) error {
 	var failed []error
 	now, pass := clock(), lifecycle.NewPass(clock)
 	for left := slices.Clone(history); len(left) > 0 && ctx.Err() == nil; {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/falaj-ml/falaj/internal/app/schema"
+	"github.com/falaj-ml/falaj/internal/config"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -57,7 +58,7 @@ func TestEveryTableHasARetention(t *testing.T) {
 			t.Errorf("the row does not say why for ever: %s", line)
 		}
 		for _, m := range setting.FindAllStringSubmatch(howLong, -1) {
-			if _, known := defaults()[m[1]]; !known {
+			if _, known := config.Defaults()[m[1]]; !known {
 				t.Errorf("the row names %s, which is no setting: %s", m[1], line)
 			}
 		}
@@ -78,7 +79,7 @@ func TestEveryTableHasARetention(t *testing.T) {
 			t.Errorf("the table %s has no retention: say on docs/reference/retention.md how long its rows stay and who deletes them, or what bounds them", n)
 		}
 	}
-	for key, value := range defaults() {
+	for key, value := range config.Defaults() {
 		if strings.HasPrefix(key, "retention.") && !strings.Contains(string(b), "| `"+key+"` | "+value.(string)) {
 			t.Errorf("the page does not have %s with its default %v", key, value)
 		}
@@ -100,7 +101,7 @@ func TestRetentionIsValidated(t *testing.T) {
 		"audit":            {"0": true, "24h": true, "1h": false},
 	} {
 		for value, good := range values {
-			_, err := LoadConfig("", []string{"FALAJ_RETENTION_" + strings.ToUpper(key) + "=" + value}, nil)
+			_, err := config.Load("", []string{"FALAJ_RETENTION_" + strings.ToUpper(key) + "=" + value}, nil)
 			if (err == nil) != good {
 				t.Errorf("retention.%s: %s: %v", key, value, err)
 			}
@@ -110,7 +111,7 @@ func TestRetentionIsValidated(t *testing.T) {
 		}
 	}
 	for _, jobs := range []string{"0", "1d"} {
-		if _, err := LoadConfig("", []string{"FALAJ_RETENTION_JOBS=" + jobs, "FALAJ_RETENTION_OUTPUTS=1d"}, nil); err != nil {
+		if _, err := config.Load("", []string{"FALAJ_RETENTION_JOBS=" + jobs, "FALAJ_RETENTION_OUTPUTS=1d"}, nil); err != nil {
 			t.Errorf("outputs for a day, jobs for %s: %v", jobs, err)
 		}
 	}

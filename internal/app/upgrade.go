@@ -1,13 +1,11 @@
 package app
 
 import (
-	"context"
 	"fmt"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/backup"
 	"github.com/falaj-ml/falaj/internal/fault"
-	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -37,25 +35,4 @@ func (a *App) upgraded(done int, u store.Upgrade) {
 func noUpgrade(u store.Upgrade) error {
 	return fault.New(fault.Conflict, "the database is of an older version of Falaj and waits for an upgrade (%s)", u).
 		WithHint("Start the server of this version once, which upgrades it: falaj up. Or use the command of the version that wrote it.")
-}
-
-// upgradeFinding says whether the database waits for an upgrade, or is too new.
-func upgradeFinding(ctx context.Context, cfg Config) []finding {
-	of, err := cfg.database()
-	if err != nil {
-		return nil // the check of the files says so
-	}
-	u, err := store.Pending(ctx, of)
-	switch {
-	case fault.Is(err, fault.Conflict):
-		return []finding{{"✗", err.Error(), fault.HintOf(err)}}
-	case err != nil:
-		return nil // whether the database can be used is another finding
-	case !u.Pending():
-		return nil
-	}
-	return []finding{{
-		"!", "the database waits for an upgrade: " + u.String(),
-		"`falaj up` of this version does it, and needs " + resource.Bytes(u.Room()).String() + " free beside it. Make a backup first: an older version cannot use it afterwards.",
-	}}
 }

@@ -56,7 +56,7 @@ var domains = []string{
 }
 
 var (
-	foundation = []string{"store", "blob", "event", "sandbox", "oci", "fault", "resource", "lifecycle", "id", "worker", "machine", "backup", "sketch", "drift", "onnxfile", "repotest", "share", "yamldoc", "membudget", "jsondoc", "outbound", "coding", "filewatch", "fsync"}
+	foundation = []string{"store", "blob", "event", "sandbox", "oci", "fault", "resource", "lifecycle", "id", "worker", "machine", "backup", "sketch", "drift", "onnxfile", "repotest", "share", "yamldoc", "membudget", "jsondoc", "outbound", "coding", "filewatch", "fsync", "diskspace", "heap"}
 	edges      = []string{"httpapi", "flight", "cli", "console"}
 )
 
@@ -82,7 +82,7 @@ func place(path string) (layer int, top string) {
 	}
 	top, _, _ = strings.Cut(rest, "/")
 	switch {
-	case top == "app":
+	case top == "app", top == "config", top == "doctor": // settings and their checks name drivers, as app does
 		return inApp, top
 	case slices.Contains(edges, top):
 		return inEdge, top

@@ -95,7 +95,6 @@ func TestParsers(t *testing.T) {
 
 // ownJSON are the files at the edges that may decode by encoding/json, and why.
 var ownJSON = map[string]string{
-	"internal/httpapi/search.go":            "a page token of our own",
 	"internal/httpapi/idempotency.go":       "an answer that we kept",
 	"internal/httpapi/feast/wire.go":        "values that jsondoc has checked",
 	"internal/httpapi/manifest/manifest.go": "what yamldoc has read",

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/falaj-ml/falaj/internal/coding"
 	"github.com/falaj-ml/falaj/internal/dataset/openlineage"
@@ -89,6 +90,9 @@ func unpacked(r *http.Request, limit int64) ([]byte, error) {
 	return b, err
 }
 
+// graphTime bounds a walk over lineage.
+const graphTime = 20 * time.Second
+
 func (s *Server) lineage(ctx context.Context, in *struct {
 	InProject
 	Dataset   string `query:"dataset" maxLength:"90" doc:"Falaj dataset: name, or name@version"`
@@ -102,7 +106,7 @@ func (s *Server) lineage(ctx context.Context, in *struct {
 	if (in.Dataset == "") == (in.Name == "") {
 		return nil, fault.New(fault.Invalid, "set either dataset, or kind and name").WithHint("For external datasets and jobs, also set namespace.")
 	}
-	ctx, cancel := context.WithTimeout(ctx, searchTime)
+	ctx, cancel := context.WithTimeout(ctx, graphTime)
 	defer cancel()
 	return one(s.Lineage.Around(ctx, openlineage.Ask{
 		Project: project.Name(in.Project), Ref: in.Dataset, Kind: openlineage.Kind(in.Kind), Name: openlineage.Name{Namespace: in.Namespace, Name: in.Name},

@@ -85,7 +85,7 @@ func modelVersionOf(v registry.Version) modelVersionView {
 	}
 }
 
-func search(p Page) registry.Search {
+func pageOf(p Page) registry.Search {
 	size := p.Size
 	if size == 0 {
 		size = 100
@@ -98,7 +98,7 @@ func (s *Server) listModels(ctx context.Context, in *struct {
 	Page
 },
 ) (*body[items[modelView]], error) {
-	models, next, err := s.Registry.Models.SearchModels(ctx, project.Name(in.Project), search(in.Page))
+	models, next, err := s.Registry.Models.SearchModels(ctx, project.Name(in.Project), pageOf(in.Page))
 	views := make([]modelView, len(models))
 	for i, m := range models {
 		views[i] = modelOf(m)
@@ -190,7 +190,7 @@ func (s *Server) listModelVersions(ctx context.Context, in *struct {
 	if _, err := s.Registry.Models.Model(ctx, project.Name(in.Project), in.Name); err != nil {
 		return nil, err
 	}
-	q := search(in.Page)
+	q := pageOf(in.Page)
 	q.Filter = registry.Named(in.Name)
 	q.OrderBy = []string{"version_number DESC"}
 	versions, next, err := s.Registry.Versions.SearchVersions(ctx, project.Name(in.Project), q)

@@ -7,11 +7,8 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/usecase/replica"
 )
-
-// ReplicaProtocol is what the connection of a replica is upgraded to: the messages of
-// serving/runtime/child, of a build of the same day.
-const ReplicaProtocol = "falaj-replica"
 
 // Replicas are processes on other machines that wait for a model.
 type Replicas interface {
@@ -39,8 +36,8 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request, workload string
 	if s.Replicas == nil {
 		return fault.New(fault.Unsupported, "this server does not support remote replicas")
 	}
-	if r.ProtoMajor != 1 || !strings.EqualFold(r.Header.Get("Upgrade"), ReplicaProtocol) {
-		return fault.New(fault.Invalid, "this path requires an HTTP/1.1 connection with an upgrade to %s", ReplicaProtocol)
+	if r.ProtoMajor != 1 || !strings.EqualFold(r.Header.Get("Upgrade"), replica.Protocol) {
+		return fault.New(fault.Invalid, "this path requires an HTTP/1.1 connection with an upgrade to %s", replica.Protocol)
 	}
 	take, err := s.Replicas.Claim(workload)
 	if err != nil {
@@ -52,7 +49,7 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request, workload string
 		return fault.Wrap(err, "take the connection over")
 	}
 	_ = conn.SetDeadline(time.Now().Add(s.cfg.WriteTime))
-	_, err = rw.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + ReplicaProtocol + "\r\n\r\n")
+	_, err = rw.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + replica.Protocol + "\r\n\r\n")
 	if err == nil {
 		err = rw.Flush()
 	}

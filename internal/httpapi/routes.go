@@ -25,6 +25,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/serving"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/training"
+	"github.com/falaj-ml/falaj/internal/usecase/search"
 )
 
 // APIVersion is that of the API, not of the build: v1 only grows.
@@ -77,7 +78,7 @@ func New(o Options, d Domains) *Server {
 	s := &Server{
 		Domains: d, cfg: o.Config, auth: o.Auth, authz: o.Authz, journal: o.Journal, log: o.Log,
 		db: o.DB, central: o.Follows, metrics: newMetrics(o.Registry), mux: mux, api: humago.New(mux, config), checkDiskReserve: o.CheckDiskReserve, memory: o.Memory,
-		watches: newStreams("event_streams", "streams of events"), follows: newStreams("log_streams", "logs that are followed"), uploading: newUploads(), pages: sealPages(d.Keys),
+		watches: newStreams("event_streams", "streams of events"), follows: newStreams("log_streams", "logs that are followed"), uploading: newUploads(), pages: search.SealPages(d.Keys),
 	}
 
 	// Open to everybody.

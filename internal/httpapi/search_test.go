@@ -6,10 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
@@ -21,50 +18,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/store/storetest"
 	"github.com/falaj-ml/falaj/internal/training"
 	"github.com/falaj-ml/falaj/internal/training/trainingsql"
+	"github.com/falaj-ml/falaj/internal/usecase/search"
 )
-
-func TestSearchWords(t *testing.T) {
-	for q, want := range map[string][]word{
-		"Delay":                       {{"", "delay"}},
-		` owner:alice  tag:team=ops `: {{"owner", "alice"}, {"tag", "team=ops"}},
-		`from:"a b" "c d" column:x`:   {{"from", "a b"}, {"", "c d"}, {"column", "x"}},
-		"s3://lake/x":                 {{"", "s3://lake/x"}},
-		`"open`:                       {{"", "open"}},
-	} {
-		got, err := wordsOf(q)
-		if diff := cmp.Diff(want, got, cmp.AllowUnexported(word{})); err != nil || diff != "" {
-			t.Errorf("%q: %v %s", q, err, diff)
-		}
-	}
-	for _, q := range []string{"", "  ", "owner:", `""`, "a b c d e f g h i j k"} {
-		if got, err := wordsOf(q); !fault.Is(err, fault.Invalid) {
-			t.Errorf("%q: %v %v", q, got, err)
-		}
-	}
-}
-
-func TestSearchMatches(t *testing.T) {
-	texts := []match{{"name", "delays"}, {"tag", "team=Ops"}, {"column", "temp"}, {"from", "weather@3"}}
-	for q, want := range map[string]string{
-		"delay": "delays", "OPS temp": "team=Ops temp", "tag:ops": "team=Ops", "from:weather kind:dataset": "weather@3", "column:delay": "-", "delay nothing": "-", "kind:model": "-", "kind:dataset": "",
-	} {
-		words, err := wordsOf(q)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := "-"
-		if found, all := (thing{}).matches(words, "dataset", texts); all {
-			values := make([]string, len(found))
-			for i, m := range found {
-				values[i] = m.Value
-			}
-			got = strings.Join(values, " ")
-		}
-		if got != want {
-			t.Errorf("%q: %q, want %q", q, got, want)
-		}
-	}
-}
 
 // A search goes on page by page, finds each object once, and only what its caller may
 // see.
@@ -85,7 +40,7 @@ func TestSearchPages(t *testing.T) {
 			left[n] = true
 		}
 		for pages := 0; ; pages++ {
-			var page items[hit]
+			var page items[search.Hit]
 			got := w.do(t, token, "GET", "/api/v1/projects/flights/search?q=needle+kind:dataset&page_size=2&page_token="+next, "")
 			if err := json.Unmarshal([]byte(got.body), &page); err != nil || got.status != 200 {
 				t.Fatal(got, err)
@@ -134,7 +89,7 @@ func (w without) Allow(ctx context.Context, action policy.Action, object policy.
 func (w *world) hits(t *testing.T, token, query string) (names []string) {
 	t.Helper()
 	for next, pages := "", 0; ; pages++ {
-		var page items[hit]
+		var page items[search.Hit]
 		got := w.do(t, token, "GET", "/api/v1/projects/flights/search?page_size=2&q="+query+"&page_token="+next, "")
 		if err := json.Unmarshal([]byte(got.body), &page); err != nil || got.status != 200 || pages > 100 {
 			t.Fatal(got, err)

@@ -38,7 +38,6 @@ import (
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/tink-crypto/tink-go/v2/tink"
 
 	"github.com/falaj-ml/falaj/internal/coding"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -52,6 +51,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/membudget"
 	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/usecase/search"
 )
 
 // Authenticator turns a bearer token into who is asking.
@@ -96,7 +96,7 @@ type Server struct {
 	journal          audit.Journal
 	log              *slog.Logger
 	metrics          *metrics
-	pages            tink.AEAD // seals page tokens of searches
+	pages            search.Pages // seals page tokens of searches
 	mux              *mux
 	api              huma.API
 	handler          http.Handler
