@@ -18,7 +18,7 @@ func TestAuditReady(t *testing.T) {
 		"all is well":                {audit.Status{Folded: now.Add(-time.Hour)}, ""},
 		"a round failed":             {audit.Status{Err: errors.New("disk"), Folded: now.Add(-30 * time.Second)}, ""},
 		"rounds fail":                {audit.Status{Err: errors.New("disk"), Folded: now.Add(-2 * time.Minute)}, "since 2025-12-31T23:58:00Z"},
-		"only the second place lags": {audit.Status{WitnessErr: errors.New("mount"), Folded: now}, ""},
+		"only the witness lags": {audit.Status{WitnessErr: errors.New("mount"), Folded: now}, ""},
 	} {
 		err := auditReady(tt.status, now)
 		if ready := err == nil; ready != (tt.want == "") || !ready && !strings.Contains(err.Error(), tt.want) {

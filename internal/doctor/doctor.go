@@ -74,7 +74,7 @@ func Check(file string, env []string, flags map[string]any) (report string, usab
 		say(err == nil, text, fault.HintOf(err))
 	}
 	if cfg.Audit.Checkpoints == "" {
-		out = append(out, finding{"!", "no second place for audit checkpoints", "Set audit.checkpoints to a file on another disk, so that a rewritten log is found."})
+		out = append(out, finding{"!", "no witness for audit checkpoints", "Set audit.checkpoints to a file on another disk, so that a rewritten log is found."})
 	}
 	if cfg.Erasures.Ledger == "" {
 		out = append(out, finding{"!", "the erasure ledger is in the data directory", "Set erasures.ledger to a file outside of the backup, so that a restore does not undo erasures."})

@@ -14,7 +14,7 @@ func VerifyText(export io.Reader, key string, checkpoints io.Reader) (string, er
 	if checkpoints != nil {
 		var err error
 		if options.Checkpoints, err = ReadCheckpoints(checkpoints); err != nil {
-			return "", fault.Wrap(err, "checkpoints of the second place")
+			return "", fault.Wrap(err, "checkpoints of the witness")
 		}
 	}
 	r, err := Verify(export, options)
@@ -44,7 +44,7 @@ func VerifyText(export io.Reader, key string, checkpoints io.Reader) (string, er
 		}
 	}
 	if checkpoints != nil {
-		fmt.Fprintf(&b, "%d checkpoints in the second place match, %d are newer than the export\n", r.Witnessed, r.Newer)
+		fmt.Fprintf(&b, "%d checkpoints of the witness match, %d are newer than the export\n", r.Witnessed, r.Newer)
 	}
 	if !r.KeyGiven {
 		fmt.Fprintf(&b, "signed by %s, according to the export: compare it with a trusted key, or set --key\n", r.PublicKey)

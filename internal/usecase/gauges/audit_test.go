@@ -42,6 +42,6 @@ func TestAuditGauges(t *testing.T) {
 	want(0, 0)
 	second = false // the checkpoints are in the data directory
 	if _, ok := values()["falaj_audit_second_place_ok"]; ok {
-		t.Error("there is no second place, and it is said to be well or ill")
+		t.Error("there is no witness, and the metric is there")
 	}
 }
