@@ -69,6 +69,12 @@ test-short: ## unit tests only, without the race detector
 test-engines: build ## the suites on real engines, one at a time
 	@scripts/test-engines.sh -- -v
 
+.PHONY: test-upgrade
+test-upgrade: FROM ?= $(shell git describe --tags --abbrev=0 --match 'v*' HEAD^ 2>/dev/null)
+test-upgrade: build ## fill a server of the previous release, upgrade it, and compare all answers and the schema; FROM=revision
+	@[ -n "$(FROM)" ] || { echo "There is no earlier release. From which revision? make test-upgrade FROM=REVISION" >&2; exit 1; }
+	@go test ./test/upgrade -count=1 -timeout 30m -v -args -from=$(FROM)
+
 .PHONY: test-crash
 test-crash: build ## kill the server 200 times under random writes; KILLS=n, SEED=n
 	@go test ./test/crash -count=1 -timeout 2h -v -args -kills=$(or $(KILLS),200) -seed=$(or $(SEED),0)

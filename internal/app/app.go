@@ -60,7 +60,8 @@ type App struct {
 	groupsOwner string
 	// upgrading is told before the schema of the database changes, and may forbid it.
 	upgrading func(store.Upgrade) error
-	// server answers from early on: while the database is upgraded, how far that is.
+	// server serves HTTP from the beginning of the start; until the end of the start it answers
+	// with its progress.
 	server *http.Server
 	failed chan error // of the listeners
 
@@ -197,8 +198,8 @@ func New(ctx context.Context, cfg config.Config, w World) (_ *App, err error) {
 	return a, nil
 }
 
-// answer begins to listen for HTTP. Until the server has started, callers hear what its
-// start is at.
+// answer starts the HTTP server. Until the start is complete it answers 503 with the current
+// step.
 func (a *App) answer() error {
 	l, err := a.listenHTTP()
 	if err != nil {
@@ -206,7 +207,6 @@ func (a *App) answer() error {
 	}
 	a.failed = make(chan error, 3)
 	a.server = a.newServer(&a.api)
-	a.onClose(func() error { return a.server.Close() })
 	go func() { a.failed <- a.server.Serve(l) }()
 	return nil
 }
@@ -222,6 +222,7 @@ func OpenAPI(version string) ([]byte, error) {
 
 // serve listens, starts the loops, and returns when ctx ends or a listener fails.
 func (a *App) serve(ctx context.Context) error {
+	defer func() { _ = a.server.Close() }()
 	grpcListener, err := a.listen("grpc", a.cfg.GRPC)
 	if err != nil {
 		return err
@@ -232,7 +233,7 @@ func (a *App) serve(ctx context.Context) error {
 		return err
 	}
 	calls, rows := a.newServer(a.edge.GRPC()), a.newServer(a.edge.Flight())
-	defer func() { _, _, _ = a.server.Close(), calls.Close(), rows.Close() }()
+	defer func() { _, _ = calls.Close(), rows.Close() }()
 	go func() { a.failed <- calls.Serve(grpcListener) }()
 	go func() { a.failed <- rows.Serve(flightListener) }()
 	if err := a.group.Start(ctx); err != nil {
@@ -405,6 +406,9 @@ func (a *App) show(ctx context.Context, secret string) error {
 
 // Stop stops the loops and closes everything, last opened first.
 func (a *App) Stop(ctx context.Context) error {
+	if a.server != nil { // no request finds closed stores
+		_ = a.server.Close()
+	}
 	err := a.group.Stop(ctx)
 	for _, v := range slices.Backward(a.close) {
 		err = errors.Join(err, v())

@@ -15,9 +15,9 @@ func TestAuditReady(t *testing.T) {
 		status audit.Status
 		want   string
 	}{
-		"all is well":                {audit.Status{Folded: now.Add(-time.Hour)}, ""},
-		"a round failed":             {audit.Status{Err: errors.New("disk"), Folded: now.Add(-30 * time.Second)}, ""},
-		"rounds fail":                {audit.Status{Err: errors.New("disk"), Folded: now.Add(-2 * time.Minute)}, "since 2025-12-31T23:58:00Z"},
+		"all is well":           {audit.Status{Folded: now.Add(-time.Hour)}, ""},
+		"a round failed":        {audit.Status{Err: errors.New("disk"), Folded: now.Add(-30 * time.Second)}, ""},
+		"rounds fail":           {audit.Status{Err: errors.New("disk"), Folded: now.Add(-2 * time.Minute)}, "since 2025-12-31T23:58:00Z"},
 		"only the witness lags": {audit.Status{WitnessErr: errors.New("mount"), Folded: now}, ""},
 	} {
 		err := auditReady(tt.status, now)

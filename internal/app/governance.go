@@ -46,6 +46,7 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 	if a.db, err = store.Open(ctx, store.Config{URL: a.cfg.StoreURL(), Password: password, Migrations: schema.Migrations, Upgrading: a.upgrading, Upgraded: a.upgraded, Log: a.log}); err != nil {
 		return fault.Wrap(err, "open the database")
 	}
+	a.api.At("") // the upgrade is over
 	a.onClose(a.db.Close)
 	journal, err := audit.OpenJournal(audit.JournalConfig{Dir: filepath.Join(a.cfg.Data, "journal")})
 	if err != nil {

@@ -167,7 +167,7 @@ func eachProject(ctx context.Context, list func(ctx context.Context, limit int, 
 	}
 }
 
-// AcceptRollback goes on after the audit log and the witness of its
+// AcceptRollback accepts that the audit log and the witness of its
 // checkpoints disagree, with a reason that becomes part of the log. It reports
 // whether there was anything to accept. The server must not be running.
 func AcceptRollback(ctx context.Context, cfg config.Config, w World, reason string) (accepted bool, err error) {

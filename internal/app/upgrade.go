@@ -17,7 +17,7 @@ func (a *App) noteUpgrade(u store.Upgrade) error {
 	}})
 }
 
-// beginUpgrade notes an upgrade, and says to callers that it began.
+// beginUpgrade records the upgrade, and reports at /readyz that it began.
 func (a *App) beginUpgrade(u store.Upgrade) error {
 	if err := a.noteUpgrade(u); err != nil {
 		return err
@@ -26,7 +26,7 @@ func (a *App) beginUpgrade(u store.Upgrade) error {
 	return nil
 }
 
-// upgraded says to callers how far an upgrade is.
+// upgraded reports the progress of the upgrade at /readyz.
 func (a *App) upgraded(done int, u store.Upgrade) {
 	a.api.At(fmt.Sprintf("upgrading the database, %d of %d steps done", done, u.Steps))
 }

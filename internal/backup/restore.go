@@ -103,7 +103,7 @@ func empty(dir string, stay []string, again bool) error {
 		switch {
 		case slices.Contains(stay, e.Name()):
 		case !again:
-			return fault.New(fault.Conflict, "%s in %s already exists", e.Name(), dir).
+			return fault.New(fault.Conflict, "the data directory %s is not empty: it contains %s", dir, e.Name()).
 				WithHint("Restore into an empty directory; move the existing data aside, except its erasure ledger.")
 		default:
 			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {

@@ -85,7 +85,7 @@ type Config struct {
 	} `koanf:"keys"`
 
 	Audit struct {
-		Checkpoints string   `koanf:"checkpoints" doc:"File for a second copy of audit checkpoints, preferably on another disk. Empty: a file in the data directory"`
+		Checkpoints string   `koanf:"checkpoints" doc:"File of the witness, a second copy of the audit checkpoints, preferably on another disk. Empty: a file in the data directory"`
 		Alert       string   `koanf:"alert" doc:"URL that receives a CloudEvent by POST when audit verification fails or the server certificate is about to expire. Empty: only events, metrics and the server log"`
 		Verify      duration `koanf:"verify" doc:"Period of the background verification, such as 1h: every entry of the audit log is verified once in it"`
 	} `koanf:"audit"`
@@ -560,6 +560,7 @@ func (c Config) PasswordsInURLs() []string {
 	return names
 }
 
+// MoveHint says how to move a password out of a URL.
 const MoveHint = "Move it to a file that only the server can read, and set %s.password_file; the file is reloaded when it changes. A later release rejects passwords in URLs."
 
 // StoreURL is the database to open.

@@ -92,7 +92,7 @@ func (r *Reserve) take() error {
 	return err
 }
 
-// takeFiles makes empty Files: each takes an inode.
+// takeFiles makes empty files: each takes an inode.
 func (r *Reserve) takeFiles() error {
 	if err := os.MkdirAll(r.dir(), 0o700); err != nil {
 		return err

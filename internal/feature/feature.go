@@ -127,7 +127,7 @@ type Source struct {
 // FieldSpec is a feature of a view.
 type FieldSpec struct {
 	Name        string     `json:"name" doc:"Column of the source"`
-	Type        string     `json:"type" doc:"Type of the values: int32, int64, float32, float64, string, bool, timestamp, a list of at most so many of one of these, such as list<int64>(100), or a float32 embedding of a dimension, such as vector(384)"`
+	Type        string     `json:"type" doc:"Type of the values: int32, int64, float32, float64, string, bool, timestamp, list<int64>(100) for a list of at most 100 values of one of these, or vector(384) for a float32 embedding of 384 dimensions"`
 	Description string     `json:"description,omitempty" doc:"Description of the feature"`
 	Protect     Protection `json:"protect,omitempty" doc:"Value for readers without feature.clear: mask gives null, pseudonym replaces a string by an unguessable one" enum:"mask,pseudonym"`
 }

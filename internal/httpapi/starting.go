@@ -8,14 +8,15 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 )
 
-// Starting answers until the server can: /healthz is "ok", and everything else is refused
-// with 503 and what the start is at. The zero value is ready to use.
+// Starting answers requests until the server is ready: /healthz returns ok, all other paths
+// return 503 with the current step of the start. The zero value is ready to use.
 type Starting struct {
 	server atomic.Pointer[http.Handler]
 	at     atomic.Pointer[string]
 }
 
-// At sets what the start is at: "upgrading the database, 2 of 7 steps done".
+// At sets the current step of the start, such as "upgrading the database, 2 of 7 steps
+// done"; empty for none.
 func (s *Starting) At(step string) { s.at.Store(&step) }
 
 // Started gives all further requests to the server.
@@ -27,7 +28,7 @@ func (s *Starting) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	step := "the server is starting"
-	if at := s.at.Load(); at != nil {
+	if at := s.at.Load(); at != nil && *at != "" {
 		step += ": " + *at
 	}
 	err := fault.New(fault.Unavailable, "%s", step).WithRetry(time.Second)

@@ -62,11 +62,11 @@ type Classification struct {
 	AUC         *float64             `json:"auc" doc:"Area under the ROC curve, out of fold; 0.5: window and baseline are indistinguishable"`
 	Low         *float64             `json:"low" doc:"Lower bound of its 95 % confidence interval"`
 	High        *float64             `json:"high"`
-	PValue      *float64             `json:"p_value" doc:"Permutation importance"`
+	PValue      *float64             `json:"p_value" doc:"p-value of a permutation test"`
 	Threshold   float64              `json:"threshold" doc:"Drifted when the lower bound is above this value"`
 	Drifted     bool                 `json:"drifted"`
 	Sampled     []int64              `json:"sampled,omitempty" doc:"Number of rows used, of baseline and window"`
-	TopFeatures []classifier.Feature `json:"top_features,omitempty" doc:"Inputs by decreasing importance, at most 10; the job's artifact domain.json lists all"`
+	TopFeatures []classifier.Feature `json:"top_features,omitempty" doc:"Inputs by decreasing importance, at most 10; the job's artifact domain.json lists up to 100"`
 	By          string               `json:"by" doc:"Requester"`
 	Began       time.Time            `json:"began_at"`
 	Ended       *time.Time           `json:"ended_at,omitempty"`

@@ -14,8 +14,8 @@
 //   - classify.go: the rows of a window and a job that tells them from the
 //     baseline's. classifier/ is the program and its answer.
 //   - loop.go: reads, closes, evaluates and records; the only writer.
-//   - sketch/ drift/ performance/ are the statistics; label/ joins labels to
-//     predictions and judges rollouts; alert/ tells people.
+//   - The packages sketch and drift, and performance/, are the statistics; label/ joins
+//     labels to predictions and evaluates rollouts; alert/ sends alerts.
 //
 // # Time
 //
@@ -80,14 +80,14 @@ type Monitor struct {
 type Status struct {
 	State     State      `json:"state"`
 	Reason    string     `json:"reason,omitempty" doc:"Reason of the state"`
-	Since     *time.Time `json:"since,omitempty" doc:"Start of the first of the consecutive windows with this state, by the records' time"`
+	Since     *time.Time `json:"since,omitempty" doc:"Start of the first of the consecutive windows with this state, in event time"`
 	Version   int64      `json:"version,omitempty" doc:"Version that was evaluated last"`
-	Watermark *time.Time `json:"watermark,omitempty" doc:"Time of the newest record, by the records' time: of live requests, or of replays if there are no live requests"`
+	Watermark *time.Time `json:"watermark,omitempty" doc:"Event time of the newest live record, or of the newest replayed one if there is no live record"`
 	Replayed  *time.Time `json:"replayed,omitempty" doc:"Time of the newest replayed record; replays have their own time"`
 	Windows   int64      `json:"windows" doc:"Number of closed windows"`
 	Late      int64      `json:"late" doc:"Number of records that arrived after their window was closed"`
 	Skewed    int64      `json:"skewed" doc:"Number of live records dated more than five minutes in the future; they are in no window"`
-	Lost      int64      `json:"lost,omitempty" doc:"Number of windows that were dropped because too many were open"`
+	Lost      int64      `json:"lost,omitempty" doc:"Number of panes (slides of windows) dropped because too many were open"`
 	Problem   string     `json:"problem,omitempty" doc:"Why the monitor is blocked, if it is"`
 	Baseline  string     `json:"baseline,omitempty" doc:"Baseline of the version's newest window"`
 	Note      string     `json:"note,omitempty" doc:"What was not evaluated in the version's newest window, or a remark"`
@@ -186,7 +186,7 @@ type Performance struct {
 	// Unusable rows are in no metric.
 	Unusable    int64    `json:"unusable,omitempty" doc:"Number of labelled rows that are unusable, such as a label other than 0 and 1 for a binary model"`
 	Note        string   `json:"note,omitempty" doc:"Which rows are unusable, and what else is missing"`
-	NotComputed []string `json:"not_computed,omitempty" doc:"Metrics with a limit that could not be computed, which is an alert, and the reason"`
+	NotComputed []string `json:"not_computed,omitempty" doc:"Metrics with a limit that could not be computed, with the reason; raises an alert"`
 }
 
 // Metric is a measure with its 95 % interval. Estimate marks what was computed
@@ -222,7 +222,7 @@ type Baseline struct {
 	Source         string          `json:"source" doc:"training set, dataset, or first window"`
 	Ref            string          `json:"ref,omitempty" doc:"The dataset version"`
 	Declared       bool            `json:"declared" doc:"Whether the columns are all inputs of the model"`
-	Digest         string          `json:"digest" doc:"Source of the baseline"`
+	Digest         string          `json:"digest" doc:"Digest of the data that the baseline was computed from"`
 	Rows           int64           `json:"rows"`
 	ScoreSource    string          `json:"score_source" doc:"Baseline of the score: the model's output for rows of the training set, a column of the dataset, or the first window; empty: the score has no baseline"`
 	ScoreNote      string          `json:"score_note,omitempty" doc:"Why the score has no baseline"`

@@ -35,7 +35,7 @@ const (
 type Spec struct {
 	Deployment string     `json:"deployment,omitempty" doc:"Monitored deployment; default: the monitor's name"`
 	Window     WindowSpec `json:"window,omitzero" doc:"Default one day"`
-	Lateness   string     `json:"lateness,omitempty" doc:"How long a window accepts late records after its end, by the records' time; default 1h"`
+	Lateness   string     `json:"lateness,omitempty" doc:"How long a window accepts late records after its end, in event time; default 1h"`
 	Baseline   string     `json:"baseline,omitempty" doc:"training (the served version's training set), dataset:NAME@VERSION, or window:first; default training"`
 	// Prediction is declared: a column is no score because of what is in it.
 	Prediction  string          `json:"prediction_column,omitempty" doc:"Column of the baseline's dataset with the model's scores, for deployments whose model Falaj cannot run over it; default the column prediction, if there is one"`
@@ -110,7 +110,7 @@ type RetrainSpec struct {
 	Timestamp   string   `json:"timestamp" doc:"Column of the spine"`
 	Label       string   `json:"label,omitempty" doc:"Column of the spine"`
 	Window      string   `json:"window" doc:"Time range before the end of the drifted window, such as 120d"`
-	Cooldown    string   `json:"cooldown,omitempty" doc:"Minimum time between retrainings, by the records' time; default 30d"`
+	Cooldown    string   `json:"cooldown,omitempty" doc:"Minimum time between retrainings, in event time; default 30d"`
 	On          []string `json:"on,omitempty" doc:"Triggers: drift, degraded; default both"`
 }
 

@@ -199,7 +199,7 @@ func enable(base, controller string) error {
 	}
 	err := os.WriteFile(file, []byte("+"+controller), 0)
 	if errors.Is(err, syscall.EBUSY) {
-		return errors.New("our own group holds processes; with systemd set Delegate=yes and DelegateSubgroup=server")
+		return errors.New("the control group of the server contains processes; with systemd 254 or later set Delegate=yes and DelegateSubgroup=server")
 	}
 	return err
 }

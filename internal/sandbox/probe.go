@@ -48,7 +48,7 @@ func Probe(ctx context.Context, workerPath string) Report {
 		if cgroupWritable(name) {
 			r.Cgroups = append(r.Cgroups, name)
 		} else {
-			r.Missing = append(r.Missing, "cgroup limits on "+name+" need a delegated cgroup")
+			r.Missing = append(r.Missing, "cgroup limits on "+name+" need a delegated cgroup (systemd 254 or later: Delegate=yes, DelegateSubgroup=server)")
 		}
 	}
 	if r.Landlock == 0 {

@@ -24,7 +24,7 @@ func (s *State) idles(w *waiter, r *run) bool {
 	return ok && !at.After(s.now) && w.known.wants(r)
 }
 
-// wants reports that a pending work requests accelerators of the kind that a running workload
+// wants reports that a pending workload requests accelerators of the kind that a running workload
 // has.
 func (k *shape) wants(r *run) bool {
 	for i := accelerators; i < len(k.total); i++ {

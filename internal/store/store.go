@@ -70,7 +70,8 @@ type Config struct {
 	// Upgrading is told before the schema of a database that an older version wrote changes;
 	// its error leaves the database as it is. Nil for none.
 	Upgrading func(Upgrade) error
-	// Upgraded is told after each step of an upgrade how many are done. Nil for none.
+	// Upgraded is called after each step of an upgrade with the number of finished steps. Nil
+	// for none.
 	Upgraded func(done int, of Upgrade)
 	// Log gets the progress of an upgrade and outages of PostgreSQL. Nil for none.
 	Log *slog.Logger

@@ -120,7 +120,7 @@ const (
 	Unstored    = diagnosis.Unstored
 )
 
-// maxSaves bounds how often a job may save and run again.
+// maxSaves bounds the attempts of a job that is repeated without being counted as failed.
 const maxSaves = 1000
 
 // The delays before a repetition.

@@ -18,6 +18,9 @@ import (
 	"github.com/falaj-ml/falaj/test/live"
 )
 
+// asker is a client of its own: what is asked may not be there.
+var asker = &http.Client{Timeout: live.Wait}
+
 // execute changes a database whose server is stopped.
 func execute(t *testing.T, data string, statements ...string) {
 	t.Helper()
@@ -117,7 +120,7 @@ func waits(t *testing.T, s *live.Server) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		answer, err := http.DefaultClient.Do(req)
+		answer, err := asker.Do(req)
 		if err != nil {
 			return 0, err.Error()
 		}

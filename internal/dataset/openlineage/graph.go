@@ -50,8 +50,8 @@ type Node struct {
 	Digest    string      `json:"digest,omitempty"`
 	By        string      `json:"by,omitempty" doc:"What created this version in Falaj"`
 	Fields    []Field     `json:"fields,omitempty"`
-	LastRun   *RunRecord  `json:"last_run,omitempty" doc:"State of an external job"`
-	File      string      `json:"file,omitempty" doc:"Origin of the import"`
+	LastRun   *RunRecord  `json:"last_run,omitempty" doc:"Last run of an external job"`
+	File      string      `json:"file,omitempty" doc:"Name of the imported file"`
 	Columns   Columns     `json:"columns,omitempty" doc:"Column lineage, where known"`
 	ref       dataset.Ref // of one of ours
 	at        int         // steps from the root

@@ -4,7 +4,7 @@
 // # Map
 //
 //   - privacy.go: Erasure, Subject, and Participant, which is what a place that
-//     keeps rows of persons implements; app lists them.
+//     keeps rows of persons implements; usecase/erasure lists them.
 //   - Service is the only way in: Request asks, RunOnce does what is asked for,
 //     Recover does it again after a restore.
 //   - ledger.go is the record that outlives a restore: a file outside of what is

@@ -41,7 +41,7 @@ type Facts struct {
 type Dataset struct {
 	Name           string          `json:"name" doc:"Name@version"`
 	Rows           int64           `json:"rows,omitempty"`
-	Digest         string          `json:"digest,omitempty" doc:"Classification of the rows"`
+	Digest         string          `json:"digest,omitempty" doc:"Digest of the rows"`
 	Residency      residency.Label `json:"residency,omitempty" doc:"Zones in which it is allowed"`
 	Classification string          `json:"classification,omitempty"`
 	Hidden         bool            `json:"hidden,omitempty" doc:"Whether the card leaves out what the caller may not see"`
@@ -107,7 +107,7 @@ type Card struct {
 	Run          string    `json:"run,omitempty"`
 	RunIs        string    `json:"run_is,omitempty" enum:"deleted,unseen" doc:"deleted; unseen: deleted or not visible to the caller; empty: active"`
 	Job          string    `json:"job,omitempty"`
-	Code         *Code     `json:"code,omitempty" doc:"Name that the client reported when it logged the run"`
+	Code         *Code     `json:"code,omitempty" doc:"Source code of the run, as reported by the client"`
 	Erasures     []string  `json:"erasures,omitempty" doc:"Erasures, since the training, of persons whose rows were used to train it"`
 	Parameters   []Pair    `json:"parameters,omitempty"`
 	Metrics      []Pair    `json:"metrics,omitempty" doc:"Latest value of each metric as text, because of NaN and infinities. The training program reported them; they are not verified"`
@@ -115,7 +115,7 @@ type Card struct {
 	FeatureViews []string  `json:"feature_views,omitempty"`
 	Parents      []string  `json:"parents,omitempty" doc:"Model versions from which it was derived"`
 	Environment  string    `json:"environment,omitempty" doc:"Digest"`
-	Packages     []Pair    `json:"packages,omitempty" doc:"Digest of the locked environment"`
+	Packages     []Pair    `json:"packages,omitempty" doc:"Packages of the locked environment, with versions"`
 
 	Aliases   []string   `json:"aliases,omitempty"`
 	Stage     string     `json:"stage,omitempty"`

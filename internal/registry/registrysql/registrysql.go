@@ -33,13 +33,17 @@ type Store struct {
 	KeyStore
 }
 
-// The parts of Store.
-type (
-	ModelStore    struct{} // implements registry.ModelStore
-	VersionStore  struct{} // implements registry.VersionStore
-	ApprovalStore struct{} // implements registry.ApprovalStore
-	KeyStore      struct{} // implements registry.KeyStore
-)
+// ModelStore implements registry.ModelStore.
+type ModelStore struct{}
+
+// VersionStore implements registry.VersionStore.
+type VersionStore struct{}
+
+// ApprovalStore implements registry.ApprovalStore.
+type ApprovalStore struct{}
+
+// KeyStore implements registry.KeyStore.
+type KeyStore struct{}
 
 var _ registry.Store = Store{}
 

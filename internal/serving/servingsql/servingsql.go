@@ -27,13 +27,17 @@ type Store struct {
 	UsageStore
 }
 
-// The parts of Store.
-type (
-	DeploymentStore struct{} // implements serving.DeploymentStore
-	RolloutStore    struct{} // implements serving.RolloutStore
-	ActionStore     struct{} // implements serving.ActionStore
-	UsageStore      struct{} // implements serving.UsageStore
-)
+// DeploymentStore implements serving.DeploymentStore.
+type DeploymentStore struct{}
+
+// RolloutStore implements serving.RolloutStore.
+type RolloutStore struct{}
+
+// ActionStore implements serving.ActionStore.
+type ActionStore struct{}
+
+// UsageStore implements serving.UsageStore.
+type UsageStore struct{}
 
 var _ serving.Store = Store{}
 

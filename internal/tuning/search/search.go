@@ -48,7 +48,7 @@ type Config struct {
 
 	GridPoints int `json:"grid_points,omitempty" doc:"Maximum number of grid values of a parameter, evenly spaced, including both ends. By default 5 for a continuous parameter and all values otherwise."`
 
-	Startup    int `json:"startup_trials,omitempty" doc:"Number of random trials before tpe uses its model; 10 by default."`
+	Startup    int `json:"startup_trials,omitempty" doc:"Number of complete or stopped trials before tpe uses its model; until then it suggests at random; 10 by default."`
 	Candidates int `json:"candidates,omitempty" doc:"Number of candidates from which tpe suggests the best; 24 by default."`
 	// Multivariate defaults to true with one objective.
 	Multivariate *bool `json:"multivariate,omitempty" doc:"Whether tpe models parameters jointly, including interactions; by default only with one objective."`

@@ -46,15 +46,15 @@ type Rule struct {
 	Kind      Kind            `json:"kind,omitempty" enum:"none,median,percentile,asha,hyperband,patience" doc:"Rule that stops trials by their reported values; none by default."`
 	Direction trial.Direction `json:"direction,omitempty" enum:"minimize,maximize" doc:"Whether a higher or a lower reported value is better; by default as for the objective."`
 
-	Percentile float64 `json:"percentile,omitempty" doc:"For percentile: a trial continues if its best value is within this best percentage of the other trials' values at its step. The median is 50."`
+	Percentile float64 `json:"percentile,omitempty" doc:"For percentile: a trial is stopped if its best value is worse than the best values of this percentage of the complete trials at the same step. The median is 50."`
 	Startup    int     `json:"startup_trials,omitempty" doc:"For median and percentile: number of trials that complete before the rule applies; 5 by default."`
 	Warmup     int64   `json:"warmup_steps,omitempty" doc:"First step at which the rule applies."`
 	Interval   int64   `json:"interval_steps,omitempty" doc:"For median and percentile: the rule applies every so many steps; 1 by default."`
-	MinTrials  int     `json:"min_trials,omitempty" doc:"For median and percentile: number of other trials that must have reported at the step; 1 by default."`
+	MinTrials  int     `json:"min_trials,omitempty" doc:"For median and percentile: number of other complete trials that must have reported at the step; 1 by default."`
 
 	MinResource int64 `json:"min_resource,omitempty" doc:"For asha and hyperband: step of the lowest rung; 1 by default."`
-	MaxResource int64 `json:"max_resource,omitempty" doc:"For hyperband: last step of a trial that is never stopped; it determines the number of brackets. For asha: step after which no trial is stopped; none by default."`
-	Reduction   int64 `json:"reduction_factor,omitempty" doc:"For asha and hyperband: reduction factor: one in so many trials continues at a rung, and the next rung has so many times the steps; 3 by default."`
+	MaxResource int64 `json:"max_resource,omitempty" doc:"For hyperband: last step of a trial that is never stopped; it determines the number of brackets. For asha: step from which no trial is stopped; none by default."`
+	Reduction   int64 `json:"reduction_factor,omitempty" doc:"For asha and hyperband: reduction factor η: one of η trials continues at a rung, and the next rung has η times the steps; 3 by default."`
 	Rate        int   `json:"min_early_stopping_rate,omitempty" doc:"For asha: number of lowest rungs that are skipped."`
 
 	Patience int     `json:"patience,omitempty" doc:"For patience: number of consecutive reports without improvement after which a trial is stopped."`

@@ -110,7 +110,7 @@ type Spec struct {
 	Stop       stop.Rule         `json:"stop,omitzero" doc:"Early stopping of trials by their logged values; default none"`
 	Watch      string            `json:"watch,omitempty" doc:"Metric for early stopping; default: that of the first objective"`
 	Budget     stop.Budget       `json:"budget,omitzero" doc:"Limits of the sweep; a search other than grid requires a number of trials, a time or a cost"`
-	Parallel   int               `json:"parallel,omitempty" doc:"Number of concurrent trials, at most 1000; default 1"`
+	Parallel   int               `json:"parallel,omitempty" doc:"Number of trials that are queued or running at once, at most 1000; default 1"`
 	WarmStart  []string          `json:"warm_start,omitempty" doc:"Other sweeps whose trials the search also uses, as far as their parameters are within this search space"`
 }
 

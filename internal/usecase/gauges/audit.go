@@ -16,10 +16,10 @@ var (
 	auditOK          = prometheus.NewDesc("falaj_audit_ok", "1 if the audit log accepts entries, 0 otherwise; after tampering, changes are rejected.", nil, nil)
 	auditEntries     = prometheus.NewDesc("falaj_audit_entries", "Number of entries in the audit log.", nil, nil)
 	auditFolded      = prometheus.NewDesc("falaj_audit_last_success_timestamp_seconds", "Time at which the audit log was last up to date.", nil, nil)
-	auditSecondOK    = prometheus.NewDesc("falaj_audit_second_place_ok", "1 if the second copy of the checkpoints can be written, 0 otherwise; absent if audit.checkpoints is not set.", nil, nil)
+	auditSecondOK    = prometheus.NewDesc("falaj_audit_second_place_ok", "1 if the witness, a second copy of the checkpoints, can be written, 0 otherwise; absent if audit.checkpoints is not set.", nil, nil)
 	auditSwept       = prometheus.NewDesc("falaj_audit_verified_timestamp_seconds", "Time of the last verification of the whole audit log.", nil, nil)
 	auditSweepTook   = prometheus.NewDesc("falaj_audit_verification_seconds", "Duration of the last verification of the whole audit log.", nil, nil)
-	auditSecondPlace = prometheus.NewDesc("falaj_audit_second_place_entries", "Number of audit log entries signed by the newest checkpoint in the second copy.", nil, nil)
+	auditSecondPlace = prometheus.NewDesc("falaj_audit_second_place_entries", "Number of audit log entries signed by the newest checkpoint of the witness.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.

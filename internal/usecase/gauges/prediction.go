@@ -14,11 +14,13 @@ var (
 	predictionsLost = prometheus.NewDesc("falaj_predictions_lost_total", "Number of predictions that could not be written to the log since the server started.", nil, nil)
 )
 
+// Describe implements prometheus.Collector.
 func (g Predictions) Describe(ch chan<- *prometheus.Desc) {
 	ch <- predictionsKept
 	ch <- predictionsLost
 }
 
+// Collect implements prometheus.Collector.
 func (g Predictions) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(predictionsKept, prometheus.CounterValue, float64(g.Log.Appended()))
 	ch <- prometheus.MustNewConstMetric(predictionsLost, prometheus.CounterValue, float64(g.Log.Lost()))

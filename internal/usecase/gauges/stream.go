@@ -18,12 +18,14 @@ var (
 	streamStuck   = prometheus.NewDesc("falaj_stream_stuck", "1 if the stream is stuck, 0 otherwise; falaj feature stream shows the reason.", streamLabels, nil)
 )
 
+// Describe implements prometheus.Collector.
 func (g Streams) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{streamEvents, streamBytes, streamWaiting, streamUncut, streamStuck} {
 		ch <- d
 	}
 }
 
+// Collect implements prometheus.Collector.
 func (g Streams) Collect(ch chan<- prometheus.Metric) {
 	for _, s := range g.Streams.Gauges() {
 		stuck := 0.0

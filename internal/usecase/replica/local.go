@@ -161,10 +161,10 @@ func (p *Reservations) withdraw(ctx context.Context, of string, wid compute.Work
 // lose asks for the place back.
 func (p *reservation) lose() { p.stop.Do(func() { close(p.lost) }) }
 
-// Lost implements serving.Place.
+// Lost implements serving.Reservation.
 func (p *reservation) Lost() <-chan struct{} { return p.lost }
 
-// Release implements serving.Place.
+// Release implements serving.Reservation.
 func (p *reservation) Release() { p.release.Do(func() { close(p.ended) }) }
 
 func (p *Reservations) of(wid string) *reservation {

@@ -98,26 +98,26 @@ func (p *Reservations) await(ctx context.Context, r serving.ReplicaRequest, wid 
 	}
 }
 
-// Pool implements serving.Away.
+// Pool implements serving.RemoteReplica.
 func (t *remoteReplica) Pool() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.pool
 }
 
-// Zone implements serving.Away.
+// Zone implements serving.RemoteReplica.
 func (t *remoteReplica) Zone() residency.Zone {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.zone
 }
 
-// Load implements serving.Away: it is not connected.
+// Load implements serving.RemoteReplica: it is not connected.
 func (t *remoteReplica) Load(context.Context, []byte, runtime.Options) (runtime.Session, error) {
 	return nil, fault.New(fault.Internal, "the replica has not called")
 }
 
-// Release implements serving.Place.
+// Release implements serving.Reservation.
 func (t *remoteReplica) Release() {
 	t.reservation.Release()
 	t.end()
@@ -157,7 +157,7 @@ type connectedReplica struct {
 	conn net.Conn
 }
 
-// Load implements serving.Away.
+// Load implements serving.RemoteReplica.
 func (c *connectedReplica) Load(ctx context.Context, model []byte, o runtime.Options) (runtime.Session, error) {
 	l, err := c.link(ctx, c.conn, model, o, c.cores)
 	if err != nil {
@@ -173,7 +173,7 @@ func (c *connectedReplica) Load(ctx context.Context, model []byte, o runtime.Opt
 	return l, nil
 }
 
-// Release implements serving.Place.
+// Release implements serving.Reservation.
 func (c *connectedReplica) Release() {
 	_ = c.conn.Close()
 	c.remoteReplica.Release()

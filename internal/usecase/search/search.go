@@ -75,7 +75,7 @@ type Hit struct {
 	Name        string  `json:"name"`
 	Description string  `json:"description,omitempty"`
 	Owner       string  `json:"owner,omitempty" doc:"Owner; a name if the caller may see it"`
-	Matches     []Match `json:"matches" doc:"Fields that Match"`
+	Matches     []Match `json:"matches" doc:"Fields that match"`
 }
 
 // Match is a field in which a word was found.
