@@ -81,6 +81,7 @@ type Server struct {
 func OwnPostgres(tb testing.TB) *Server {
 	tb.Helper()
 	c := started(tb, startPostgres)
+	c.admin.SetMaxIdleConns(-1) // none is left over from before a Stop
 	tb.Cleanup(func() { _ = c.alive.Close() })
 	tb.Cleanup(func() { _ = c.admin.Close() })
 	return &Server{c.database(tb), tb, c}
