@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -220,14 +221,14 @@ func (in *installation) answers() map[string]any {
 		return cmp.Or(strings.Count(a, "/")-strings.Count(b, "/"), strings.Compare(a, b))
 	})
 	for _, template := range templates {
-		query := ""
+		query := url.Values{}
 		for _, p := range api.Paths[template]["get"].Parameters {
 			if p.In == "query" && p.Required {
-				query += "&" + p.Name + "=" + map[string]string{"q": "weather", "kind": "dataset", "name": "weather"}[p.Name]
+				query.Set(p.Name, map[string]string{"q": "weather", "kind": "dataset", "name": "weather"}[p.Name])
 			}
 		}
 		paths := []string{""}
-		for _, segment := range strings.Split(strings.TrimPrefix(template, "/"), "/") {
+		for segment := range strings.SplitSeq(strings.TrimPrefix(template, "/"), "/") {
 			if !strings.HasPrefix(segment, "{") {
 				for i := range paths {
 					paths[i] += "/" + segment
@@ -243,8 +244,8 @@ func (in *installation) answers() map[string]any {
 			paths = next
 		}
 		for _, path := range paths {
-			if query != "" {
-				path += "?" + query[1:]
+			if len(query) > 0 {
+				path += "?" + query.Encode()
 			}
 			out[path] = in.ask(http.MethodGet, path, "")
 		}
@@ -359,19 +360,17 @@ func TestFromThePreviousRelease(t *testing.T) {
 	}
 	now := live.Build(t)
 	before := previous(t, now.Root)
-	for name, c := range map[string]struct {
-		url  func(t *testing.T) string
-		kill bool
-	}{
-		"SQLite, stopped":     {func(*testing.T) string { return "" }, false},
-		"SQLite, killed":      {func(*testing.T) string { return "" }, true},
-		"PostgreSQL, stopped": {func(t *testing.T) string { return storetest.Postgres(t) }, false},
+	for name, c := range map[string]struct{ postgres, kill bool }{
+		"SQLite, stopped":     {false, false},
+		"SQLite, killed":      {false, true},
+		"PostgreSQL, stopped": {true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			url := c.url(t)
+			database := ""
 			s := live.New(t, "")
-			if url != "" {
-				s.Env = append(s.Env, "FALAJ_STORE_URL="+url)
+			if c.postgres {
+				database = storetest.Postgres(t)
+				s.Env = append(s.Env, "FALAJ_STORE_URL="+database)
 			}
 			s.Bin = before
 			in := fill(t, s)
@@ -405,7 +404,7 @@ func TestFromThePreviousRelease(t *testing.T) {
 			}
 			t.Logf("%d answers, %d runs under load", len(old), len(runs))
 			in.Must(s.Stop())
-			compareSchema(t, s, url)
+			compareSchema(t, s, database)
 		})
 	}
 }
@@ -440,12 +439,12 @@ func (in *installation) underLoad(kill bool) (acknowledged []string) {
 }
 
 // compareSchema compares the database that was upgraded with a new one.
-func compareSchema(t *testing.T, upgraded *live.Server, url string) {
+func compareSchema(t *testing.T, upgraded *live.Server, database string) {
 	t.Helper()
 	s := live.New(t, "")
 	s.Bin = upgraded.Bin
 	freshURL := ""
-	if url != "" {
+	if database != "" {
 		freshURL = storetest.Postgres(t)
 		s.Env = append(s.Env, "FALAJ_STORE_URL="+freshURL)
 	}
@@ -453,7 +452,7 @@ func compareSchema(t *testing.T, upgraded *live.Server, url string) {
 	if err := s.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	got, want := schema(t, upgraded.Data, url), schema(t, s.Data, freshURL)
+	got, want := schema(t, upgraded.Data, database), schema(t, s.Data, freshURL)
 	for _, line := range want {
 		if !slices.Contains(got, line) {
 			t.Errorf("the upgraded database lacks %s", line)
@@ -470,15 +469,15 @@ func compareSchema(t *testing.T, upgraded *live.Server, url string) {
 }
 
 // schema lists the columns and the indexes of a database.
-func schema(t *testing.T, data, url string) (lines []string) {
+func schema(t *testing.T, data, database string) (lines []string) {
 	t.Helper()
 	driver, dsn := "sqlite3", "file:"+filepath.Join(data, "falaj.db")
 	queries := []string{
 		`SELECT m.name || '.' || c.name || ' ' || c.type || ' ' || c."notnull" || ' ' || coalesce(c.dflt_value, '-') || ' ' || c.pk FROM sqlite_master m, pragma_table_info(m.name) c WHERE m.type = 'table'`,
 		`SELECT m.tbl_name || ' ' || l."unique" || ' ' || l.origin || ' (' || group_concat(coalesce(i.name, '(expression)'), ', ') || ')' FROM sqlite_master m, pragma_index_list(m.name) l, pragma_index_info(l.name) i WHERE m.type = 'table' GROUP BY m.name, l.name`,
 	}
-	if url != "" {
-		driver, dsn = "pgx", url
+	if database != "" {
+		driver, dsn = "pgx", database
 		queries = []string{
 			`SELECT table_name || '.' || column_name || ' ' || data_type || ' ' || is_nullable || ' ' || coalesce(column_default, '-') FROM information_schema.columns WHERE table_schema = current_schema()`,
 			`SELECT regexp_replace(indexdef, ' ON [^ ]*\.', ' ON ') FROM pg_indexes WHERE schemaname = current_schema()`,
@@ -490,22 +489,29 @@ func schema(t *testing.T, data, url string) (lines []string) {
 	}
 	defer db.Close()
 	for _, q := range queries {
-		rows, err := db.QueryContext(t.Context(), q)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for rows.Next() {
-			var line string
-			if err := rows.Scan(&line); err != nil {
-				t.Fatal(err)
-			}
-			lines = append(lines, line)
-		}
-		if err := rows.Err(); err != nil {
-			t.Fatal(err)
-		}
-		_ = rows.Close()
+		lines = append(lines, texts(t, db, q)...)
 	}
 	slices.Sort(lines)
 	return lines
+}
+
+// texts are the rows of a query for one text.
+func texts(t *testing.T, db *sql.DB, query string) (all []string) {
+	t.Helper()
+	rows, err := db.QueryContext(t.Context(), query)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var text string
+		if err := rows.Scan(&text); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, text)
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return all
 }
