@@ -14,10 +14,9 @@ import (
 	"github.com/falaj-ml/falaj/internal/resource"
 )
 
-// Reserve is space, and are files, on the disk of the data directory that are taken so that
-// they can be given back. A job in place can fill that disk faster than it is
-// ended; then its end could not be recorded, and what it wrote not be removed,
-// because there is no space, or no inode, to record it in.
+// Reserve occupies space and inodes on the disk of the data directory, and releases them when
+// the disk is full. A job can fill that disk faster than it can be stopped. Without a reserve
+// there would be no space or inode to record its end and to remove its files.
 type Reserve struct {
 	path  string // a file, and with ".files" a directory
 	size  Space

@@ -64,7 +64,7 @@ func (s *Submission) Plan(ctx context.Context, p project.Name, name string, spec
 }
 
 // SubmitStep is Submit of a job that runs a step for the dataset in spec.Into. Its id and
-// when it was asked for are of before its inputs were decided: by them it has its turn.
+// its time of submission, which rank it in its queue, are from before its inputs were resolved.
 func (s *Submission) SubmitStep(ctx context.Context, p project.Name, name string, spec Spec, step Step, job JobID, asked time.Time) (Job, error) {
 	j, _, err := s.submit(ctx, p, name, spec, submission{step: &step, id: job, asked: asked})
 	return j, err
