@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"strings"
 	"syscall"
 
@@ -22,6 +23,15 @@ func untrusted(err error) bool {
 }
 
 var errClosed = fault.New(fault.Unavailable, "the database is closed").WithHint("The server is stopping; try again when it is running.")
+
+// ended adds the end of ctx to the error of a statement that came after it: database/sql
+// rolls the transaction back then, and says only that it is over.
+func ended(ctx context.Context, err error) error {
+	if errors.Is(err, sql.ErrTxDone) && ctx.Err() != nil {
+		return fmt.Errorf("%w: %w", ctx.Err(), err)
+	}
+	return err
+}
 
 // IsUnique reports whether err is a violation of a primary key or unique index,
 // on either database. The transaction goes on only if the statement was in a
