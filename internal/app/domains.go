@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
@@ -231,9 +230,12 @@ func (a *App) openCompute(ctx context.Context) error {
 	if _, err := a.compute.Pools.EnsureHome(ctx, "local"); err != nil {
 		return fault.Wrap(err, "home pool")
 	}
-	index := a.packageIndex()
-	if err := environment.CheckIndex(index.Index); err != nil {
-		return fault.Wrap(err, "lib/package-index.json")
+	index, err := config.PackageIndexOf(a.cfg)
+	if err != nil {
+		return err
+	}
+	if index.None() {
+		a.log.Warn(config.NoPackageIndex)
 	}
 	timeout, _ := time.ParseDuration(a.cfg.Environments.Timeout)    // validated
 	indexes, _ := config.PackageIndexes(a.cfg.Environments.Indexes) // validated
@@ -249,27 +251,6 @@ func (a *App) openCompute(ctx context.Context) error {
 	})
 	a.onClose(a.environments.Close)
 	return nil
-}
-
-// packageIndex is where environment builds may connect to: the configuration,
-// or what `make deps` found this machine's pip to use.
-func (a *App) packageIndex() (index struct {
-	Index string   `json:"index"`
-	Hosts []string `json:"hosts"`
-},
-) {
-	if b, err := os.ReadFile(config.BesideOr("lib/package-index.json", "")); err == nil {
-		if err := json.Unmarshal(b, &index); err != nil {
-			a.log.Warn("lib/package-index.json is not JSON; set environments.index and environments.hosts")
-		}
-	}
-	if a.cfg.Environments.Index != "" {
-		index.Index = a.cfg.Environments.Index
-	}
-	if len(a.cfg.Environments.Hosts) > 0 {
-		index.Hosts = a.cfg.Environments.Hosts
-	}
-	return index
 }
 
 func (a *App) openDatasets(ctx context.Context) error {
