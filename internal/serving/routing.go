@@ -2,17 +2,18 @@ package serving
 
 import (
 	"context"
+	"log/slog"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
-	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/serving/batching"
-	"github.com/falaj-ml/falaj/internal/serving/chain"
-	"github.com/falaj-ml/falaj/internal/serving/runtime"
+	"github.com/falaj-ml/falaj/internal/serving/prediction"
+	"github.com/falaj-ml/falaj/internal/store"
 )
 
 // key names a deployment.
@@ -69,112 +70,6 @@ func (s Spec) how() how {
 		}
 	}
 	return h
-}
-
-// target is a loaded version. It is used by those who have entered and not left.
-type target struct {
-	model   Model // without its file
-	how     how
-	session runtime.Session // asked through queue only
-	// replicas are those of the model: the session, or what the steps of session are around;
-	// nil when it is not of several processes.
-	replicas *replicas
-	queue    *batching.Queue
-	meta     runtime.Metadata
-	outputs  []string       // the names of all
-	chain    *chain.Session // the session, when there are steps
-	score    score
-	names    map[string][]string // of the columns of its inputs
-	tally    *tally
-	steps    []StepModel
-	zone     residency.Zone // where it runs
-	machine  string         // what records call the machine of this process
-	since    time.Time      // it is in memory
-	uses     atomic.Int64
-	closed   func() // tells the service that the session is
-
-	environment string // of a Python model
-	health      *health
-}
-
-// newTarget makes a target of a session, which it owns. It tries whether the model
-// may be batched. Error: fault.Unavailable when the service is closed.
-func (s *Service) newTarget(ctx context.Context, project string, m Model, how how, session runtime.Session, tally *tally) (*target, error) {
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		_ = session.Close()
-		return nil, fault.New(fault.Unavailable, "the server stops")
-	}
-	s.sessions.Add(1)
-	s.mu.Unlock()
-	t := &target{model: m, how: how, session: session, meta: session.Metadata(), names: inputNames(session.Metadata()), tally: tally, since: time.Now(), closed: s.sessions.Done}
-	t.outputs = namesOf(t.meta.Outputs)
-	var verdict batching.Verdict
-	options, cores := bounded(how.batching, session), s.coresOf(how)
-	options.Project = project
-	if options.MaxRows != 1 {
-		ctx, cancel := context.WithTimeout(ctx, min(maxTry, s.LoadTime))
-		defer cancel()
-		verdict = batching.Try(ctx, cores, session, options)
-	}
-	t.queue = batching.New(cores, session, options, verdict, tally.ran)
-	t.uses.Store(1)
-	return t, nil
-}
-
-func namesOf(all []runtime.Spec) []string {
-	names := make([]string, len(all))
-	for i, s := range all {
-		names[i] = s.Name
-	}
-	return names
-}
-
-// unavailable is why the version does not answer at the moment; nil when it does.
-func (t *target) unavailable() error { return runtime.Unavailable(t.session) }
-
-// maxTry bounds how long it takes to find out whether a model may be batched, which is no
-// longer than it may take to load.
-const maxTry = 10 * time.Second
-
-// where adds to a record where the model runs: the machine and its zone, or the remote and
-// the zone in which the operator says that it is.
-func (t *target) where(detail map[string]any) map[string]any {
-	detail["zone"] = t.zone
-	if r := t.how.runtime.Remote.Name; r != "" {
-		detail["remote"] = r
-	} else {
-		detail["machine"] = t.machine
-	}
-	return detail
-}
-
-func (t *target) is(w wanting) bool {
-	return t != nil && t.model.Version == w.version && t.model.Digest == w.digest && t.how == w.how
-}
-
-// enter begins a use; false when the target is being closed.
-func (t *target) enter() bool {
-	for {
-		n := t.uses.Load()
-		if n == 0 {
-			return false
-		}
-		if t.uses.CompareAndSwap(n, n+1) {
-			return true
-		}
-	}
-}
-
-// leave ends a use. The last one closes the session, beside the caller.
-func (t *target) leave() {
-	if t != nil && t.uses.Add(-1) == 0 {
-		go func() {
-			_ = t.session.Close()
-			t.closed()
-		}()
-	}
 }
 
 // targets are those in memory, each once.
@@ -235,11 +130,12 @@ func (t *table) choose(version, routeKey string) (chosen *target, random bool) {
 	return t.stable, true
 }
 
-// pick finds the target for a request and enters it.
-func (s *Service) pick(r *Request) (*table, *target, bool, error) {
+// pick finds the target for a request and enters it. Of a version that is not in memory it
+// gives the routing table, with the error.
+func (s *core) pick(r *Request) (*table, *target, bool, error) {
 	k := key{r.Project, r.Name}
 	for {
-		t := (*s.tables.Load())[k]
+		t := s.table(k)
 		if t == nil {
 			if !s.read.Load() {
 				return nil, nil, false, starting(r.Name)
@@ -248,7 +144,7 @@ func (s *Service) pick(r *Request) (*table, *target, bool, error) {
 		}
 		chosen, random := t.choose(r.Version, t.routeKey(r))
 		if chosen == nil {
-			return nil, nil, false, s.notReady(k, t, r.Version)
+			return t, nil, false, s.notReady(k, t, r.Version)
 		}
 		if chosen.enter() { // otherwise there is a newer table
 			return t, chosen, random, nil
@@ -270,7 +166,7 @@ func unknown(name, version string) error {
 }
 
 // notReady says why a version does not answer.
-func (s *Service) notReady(k key, t *table, version string) error {
+func (s *core) notReady(k key, t *table, version string) error {
 	for _, w := range t.wanted {
 		if version != "" && versionText(w.version) != version || version == "" && w.role != Stable {
 			continue
@@ -294,4 +190,187 @@ func (s *Service) notReady(k key, t *table, version string) error {
 		return starting(k.name)
 	}
 	return unknown(k.name, version)
+}
+
+// announce makes an empty table for each deployment that has none, so that who
+// asks meanwhile hears that it is loading.
+func (s *core) announce(all []Deployment) {
+	s.settling.Lock()
+	defer s.settling.Unlock()
+	next := maps.Clone(*s.tables.Load())
+	for _, d := range all {
+		if k := (key{d.Project, d.Name}); next[k] == nil {
+			next[k] = &table{deployment: d, wanted: d.wants()}
+		}
+	}
+	s.tables.Store(&next)
+	s.read.Store(true)
+}
+
+// holding is a version in memory; nil when it is not.
+func (t *table) holding(w wanting) *target {
+	for _, x := range t.targets() {
+		if t.deployment.ID == w.id && x.is(w) {
+			return x
+		}
+	}
+	return nil
+}
+
+// settle makes the routing table of a name what the database says now, out of
+// what is in memory and what was loaded just now; what it does not need of both
+// is closed when nobody uses it. Whatever committed before a settle began is
+// seen by it, so the last one leaves what is true. While the stable version is
+// not in memory, the table of before goes on answering. settle takes over its
+// caller's use of the fresh targets.
+func (s *core) settle(ctx context.Context, k key, fresh ...*target) error {
+	s.settling.Lock()
+	defer s.settling.Unlock()
+	var row Deployment
+	var runs []Rollout
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		if row, err = s.deploymentStore.One(ctx, tx, k.project, k.name); err != nil {
+			return err
+		}
+		runs, err = s.rolloutStore.Rollouts(ctx, tx, k.project, k.name, 1)
+		return err
+	})
+	gone := fault.Is(err, fault.NotFound)
+	if err != nil && !gone {
+		leave(fresh)
+		return fault.Wrap(err, "checking deployment %s again", k.name)
+	}
+	all := *s.tables.Load()
+	old := all[k]
+	next := maps.Clone(all)
+	if gone {
+		delete(next, k)
+		s.tables.Store(&next)
+		s.forget(k)
+		leave(fresh)
+		leave(old.targets())
+		return nil
+	}
+	var held []*target
+	if old != nil && old.deployment.ID == row.ID {
+		held = old.targets()
+	}
+	now := tableOf(row, runs, append(held, fresh...))
+	s.forgetFailures(k, now)
+	for _, t := range fresh {
+		if slices.Contains(now.targets(), t) {
+			if s.supervisor.adopt(supervised{k, t.model.Version, t.model.Digest}, t.health) {
+				s.background(s.settleAside)
+			}
+		}
+	}
+	s.supervisor.keep(k, now.wanted)
+	if now.stable == nil && len(held) > 0 && old.stable != nil {
+		leave(fresh)
+		return nil
+	}
+	if len(now.targets()) == 0 && old != nil && old.deployment.ID == row.ID {
+		now.unloaded = old.unloaded
+	}
+	next[k] = now
+	s.tables.Store(&next)
+	if now.stable != nil {
+		s.scaler.endColdStart(k, nil, nil)
+	}
+	used := map[*target]bool{}
+	for _, t := range now.targets() {
+		used[t] = true
+	}
+	for _, t := range append(fresh, old.targets()...) {
+		if !used[t] {
+			t.leave()
+		}
+	}
+	return nil
+}
+
+func leave(all []*target) {
+	for _, t := range all {
+		t.leave()
+	}
+}
+
+// tableOf arranges what is in memory as the deployment says.
+func tableOf(d Deployment, runs []Rollout, memory []*target) *table {
+	t := &table{deployment: d, owner: prediction.OwnerOf(string(d.ID)), wanted: d.wants(), features: columnsOf(d)}
+	for _, w := range t.wanted {
+		for _, x := range memory {
+			if !x.is(w) {
+				continue
+			}
+			switch w.role {
+			case Stable:
+				t.stable = x
+			case Canary:
+				t.canary = x
+			case Shadow:
+				t.shadow = x
+			}
+			break
+		}
+	}
+	if len(runs) > 0 && runs[0].State == Running {
+		t.sticky = runs[0].Spec.Sticky
+		if t.canary != nil {
+			t.rollout, t.share = runs[0].ID, uint32(runs[0].Weight)*buckets/100 //nolint:gosec // 1 to 99
+		}
+	}
+	return t
+}
+
+// settleNow settles what was committed, also for a caller who has gone away. When
+// the database cannot be read, the loader settles later.
+func (s *core) settleNow(ctx context.Context, k key, fresh ...*target) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Timeout)
+	defer cancel()
+	if err := s.settle(ctx, k, fresh...); err != nil {
+		s.log.ErrorContext(ctx, "settling a deployment failed", slog.String("deployment", k.name), slog.String("error", err.Error()))
+	}
+}
+
+// replace makes a table the newest of its name. Under settling.
+func (s *core) replace(k key, t *table) {
+	next := maps.Clone(*s.tables.Load())
+	next[k] = t
+	s.tables.Store(&next)
+}
+
+// routeKey is what decides the version: the column that the rollout names, in
+// the first row, else the request's own key.
+func (t *table) routeKey(r *Request) string {
+	if t.sticky == "" || t.canary == nil {
+		return r.RouteKey
+	}
+	for i := range r.Inputs {
+		if r.Inputs[i].Name == t.sticky {
+			if text := firstText(r.Inputs[i].Data); text != "" {
+				return text
+			}
+		}
+	}
+	return r.RouteKey
+}
+
+// firstText is the first element as text; empty when there is none.
+func firstText(data any) string {
+	switch d := data.(type) {
+	case []string:
+		if len(d) > 0 {
+			return d[0]
+		}
+	case []int64:
+		if len(d) > 0 {
+			return strconv.FormatInt(d[0], 10)
+		}
+	default:
+		if n := numbers(data); len(n) > 0 {
+			return strconv.FormatFloat(n[0], 'g', -1, 64)
+		}
+	}
+	return ""
 }
