@@ -26,7 +26,7 @@ var (
 // coldStart holds a deployment's requests while its models load. Guarded by scaler.mu,
 // except done.
 type coldStart struct {
-	done     chan struct{} // closed when they should look again
+	done     chan struct{} // closed when the requests should pick again
 	err      error         // why nothing was loaded, as far as that is not in the state; set before
 	requests int
 	rows     int
@@ -221,8 +221,8 @@ func (t *table) object(w wanting) policy.Object {
 	return o
 }
 
-// explained adds why a version did not load to the error of a request that waited
-// for it, for who may read the deployment's state.
+// explained adds to the error of a request why the version did not load, where it would be
+// loaded on demand and the caller may read the deployment's state.
 func (s *Inference) explained(ctx context.Context, r *Request, err error) error {
 	k := key{r.Project, r.Name}
 	t := s.table(k)

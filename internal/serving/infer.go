@@ -95,7 +95,7 @@ type call struct {
 	rollout  RolloutID // empty unless the version was chosen at random
 	bucket   uint32    // 1 + that of the key that chose it; 0 without one
 	filled   filled
-	gaveUp   bool             // the request failed by the time that who asked allowed
+	gaveUp   bool             // the client went away, or its own time-out passed
 	outputs  []runtime.Tensor // what the model gave, the monitored output among it
 	answer   Answer
 }
@@ -131,7 +131,7 @@ func (c *call) enter(t *table, x *target, random bool) {
 	}
 }
 
-// leave ends the use of the version, if there is one.
+// leave ends the use of the version, where the request has one.
 func (c *call) leave() { c.target.leave() }
 
 // object is what the request asks for, with the labels of its version where that is known.

@@ -28,10 +28,10 @@ const maxPause = 5 * time.Minute
 // an environment, has a time of its own.
 const trialTime = time.Hour
 
-// failure is why a version is not in memory.
+// failure is why a version could not be loaded.
 type failure struct {
 	reason string
-	waits  bool // for what it runs in; that says nothing of it
+	waits  bool // for its environment, which says nothing of the model
 	tries  int
 	since  time.Time // of the first try in a row that failed
 	retry  time.Time
@@ -75,10 +75,10 @@ type Loader struct {
 	joint singleflight.Group // for Load, by deployment
 }
 
-// RunOnce makes what this process holds what the database says: it loads what
-// is missing or changed, several at once, and drops what is gone. A model that
-// cannot be loaded, or not in its time, keeps its reason and is tried again later;
-// the others load all the same, and what answered before goes on.
+// RunOnce brings this process to what the database says: it loads versions that are
+// missing or changed, several at once, and drops those that are gone. A model that
+// cannot be loaded, or not in its time, keeps its reason and is retried later; the
+// others load all the same, and previous versions keep answering.
 func (s *Loader) RunOnce(ctx context.Context) error {
 	var wanted []Deployment
 	if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
@@ -112,7 +112,7 @@ func (s *Loader) RunOnce(ctx context.Context) error {
 	if ctx.Err() == nil {
 		s.looked.Store(true)
 		ctx := identity.With(ctx, identity.Loop("model supervisor"))
-		s.settleAside(ctx)
+		s.supervision.settleAside(ctx)
 		s.supervision.endUnloaded(ctx, wanted)
 	}
 	return errors.Join(failures...)

@@ -96,7 +96,7 @@ func (s *Inference) Takes(ctx context.Context, project, name, version string) (T
 }
 
 // Answers says why a version would not answer at the moment, without loading it; nil
-// of one that would, and of one that is loaded when it is asked for. Errors:
+// of one that would, and of one that is scaled to zero. Errors:
 // fault.NotFound, fault.Unavailable (not loaded), fault.PermissionDenied.
 func (s *Inference) Answers(ctx context.Context, project, name, version string) (away, err error) {
 	if err := s.cfg.Authz.Allow(ctx, actionRead, object(project, name)); err != nil {
@@ -173,7 +173,7 @@ func (s *Inference) Ready(project string) bool {
 
 // answers reports whether a deployment's stable version answers, or is loaded when it
 // is asked for.
-func (s *core) answers(k key, t *table) bool {
+func (s *Inference) answers(k key, t *table) bool {
 	if t.stable == nil {
 		return errors.Is(s.notReady(k, t, ""), errScaledToZero)
 	}

@@ -54,8 +54,8 @@ func (s *core) running(ctx context.Context, tx *store.Tx, project, name string) 
 	return runs[0], nil
 }
 
-// changed writes a deployment that was changed by a rollout.
-func (s *core) changed(ctx context.Context, tx *store.Tx, d *Deployment) error {
+// changed writes a deployment that a rollout or a shadow has changed.
+func (s *Rollouts) changed(ctx context.Context, tx *store.Tx, d *Deployment) error {
 	d.UpdatedAt = time.Now().UTC()
 	d.Revision++
 	return s.deploymentStore.Put(ctx, tx, *d)

@@ -19,10 +19,10 @@ import (
 // key names a deployment.
 type key struct{ project, name string }
 
-// table is which loaded versions answer for a deployment. It never changes: a
-// request takes the newest one and stays with it. The service holds one use of
-// each target of the newest table; what is in no table any more is closed when
-// the last request on it has finished.
+// table is the routing table of a deployment: its versions in memory, and their shares.
+// It never changes: a request takes the newest table and stays with it. Each target of
+// the newest table has one use of its own; a target in no table is closed when its last
+// request has finished.
 type table struct {
 	deployment Deployment
 	owner      uint64  // of its records
@@ -34,7 +34,7 @@ type table struct {
 	features   *columns  // nil: requests carry the model's own inputs
 	sticky     string    // request column that decides the bucket
 	wanted     []wanting // every version that should be in memory
-	unloaded   []*target // closed, because nobody asked; for what they said of themselves
+	unloaded   []*target // scaled to zero and closed; kept for their metadata
 }
 
 // wanting is a version that a deployment should have in memory.
@@ -106,8 +106,8 @@ func bucket(deployment ID, routeKey string) uint32 {
 	return uint32((h ^ h>>33) % buckets)
 }
 
-// choose is the target for a request. random says that it was chosen by share,
-// and no version was asked for. nil: none answers.
+// choose is the target for a request; nil when it is not in memory. random says that it
+// was chosen by share, because the request names no version.
 func (t *table) choose(version, routeKey string) (chosen *target, random bool) {
 	if version != "" {
 		for _, x := range t.targets() {
@@ -165,7 +165,8 @@ func unknown(name, version string) error {
 		WithHint("List deployments with `falaj get deployments`.")
 }
 
-// notReady says why a version does not answer.
+// notReady is the error of a request for a version that is not in memory:
+// errScaledToZero, or why it does not answer.
 func (s *core) notReady(k key, t *table, version string) error {
 	for _, w := range t.wanted {
 		if version != "" && versionText(w.version) != version || version == "" && w.role != Stable {
@@ -192,9 +193,9 @@ func (s *core) notReady(k key, t *table, version string) error {
 	return unknown(k.name, version)
 }
 
-// announce makes an empty table for each deployment that has none, so that who
-// asks meanwhile hears that it is loading.
-func (s *core) announce(all []Deployment) {
+// announce makes an empty table for each deployment that has none, so that requests
+// hear that it is loading.
+func (s *Loader) announce(all []Deployment) {
 	s.settling.Lock()
 	defer s.settling.Unlock()
 	next := maps.Clone(*s.tables.Load())
@@ -217,12 +218,11 @@ func (t *table) holding(w wanting) *target {
 	return nil
 }
 
-// settle makes the routing table of a name what the database says now, out of
-// what is in memory and what was loaded just now; what it does not need of both
-// is closed when nobody uses it. Whatever committed before a settle began is
-// seen by it, so the last one leaves what is true. While the stable version is
-// not in memory, the table of before goes on answering. settle takes over its
-// caller's use of the fresh targets.
+// settle makes the routing table of a name what the database says now, out of the
+// targets in memory and the fresh ones; those of both that it does not need are closed
+// after their last use. It sees all that was committed before it began, so the last
+// settle leaves the truth. While the stable version is not in memory, the previous
+// table keeps answering. settle takes over its caller's use of the fresh targets.
 func (s *core) settle(ctx context.Context, k key, fresh ...*target) error {
 	s.settling.Lock()
 	defer s.settling.Unlock()
@@ -323,8 +323,8 @@ func tableOf(d Deployment, runs []Rollout, memory []*target) *table {
 	return t
 }
 
-// settleNow settles what was committed, also for a caller who has gone away. When
-// the database cannot be read, the loader settles later.
+// settleNow settles what was committed, even when ctx is cancelled. When the database
+// cannot be read, the loader settles later.
 func (s *core) settleNow(ctx context.Context, k key, fresh ...*target) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Timeout)
 	defer cancel()

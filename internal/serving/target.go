@@ -12,13 +12,13 @@ import (
 	"github.com/falaj-ml/falaj/internal/serving/runtime"
 )
 
-// target is a loaded version. It is used by those who have entered and not left.
+// target is a version of a deployment in memory. It is closed when its last use has left.
 type target struct {
 	model   Model // without its file
 	how     how
 	session runtime.Session // asked through queue only
-	// replicas are those of the model: the session, or what the steps of session are around;
-	// nil when it is not of several processes.
+	// replicas are those of the model: the session, or what the session's steps surround;
+	// nil when the model has a single process.
 	replicas *replicas
 	queue    *batching.Queue
 	meta     runtime.Metadata
@@ -32,14 +32,14 @@ type target struct {
 	machine  string         // what records call the machine of this process
 	since    time.Time      // it is in memory
 	uses     atomic.Int64
-	closed   func() // tells the service that the session is
+	closed   func() // called when the session is closed
 
 	environment string // of a Python model
 	health      *health
 }
 
-// newTarget makes a target of a session, which it owns. It tries whether the model
-// may be batched. Error: fault.Unavailable when the service is closed.
+// newTarget makes a target of a session, which it owns, and tests whether the model may
+// be batched. Error: fault.Unavailable when serving is closed.
 func (s *core) newTarget(ctx context.Context, project string, m Model, how how, session runtime.Session, tally *tally) (*target, error) {
 	s.mu.Lock()
 	if s.closed {
@@ -75,8 +75,7 @@ func namesOf(all []runtime.Spec) []string {
 // unavailable is why the version does not answer at the moment; nil when it does.
 func (t *target) unavailable() error { return runtime.Unavailable(t.session) }
 
-// maxTry bounds how long it takes to find out whether a model may be batched, which is no
-// longer than it may take to load.
+// maxTry bounds the test whether a model may be batched; the time to load bounds it, too.
 const maxTry = 10 * time.Second
 
 // where adds to a record where the model runs: the machine and its zone, or the remote and
@@ -118,7 +117,7 @@ func (t *target) leave() {
 	}
 }
 
-// ask lets a request wait for the model and run, and counts it.
+// ask queues a request, runs it and counts it.
 func (t *target) ask(ctx context.Context, r batching.Request) ([]runtime.Tensor, error) {
 	a, err := t.queue.Infer(ctx, r)
 	if err != nil {
@@ -140,8 +139,8 @@ func (t *target) batches() (together bool, why string) {
 	return v.May == batching.Yes, v.Why
 }
 
-// modelError is a failure of the model, or of waiting for it, with inputs that are
-// what it says it takes.
+// modelError is a failure of the model, or of waiting for it, with inputs that match its
+// metadata.
 type modelError struct{ error }
 
 func (e modelError) Unwrap() error { return e.error }
