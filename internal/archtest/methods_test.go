@@ -18,8 +18,6 @@ var wideTypes = map[string]int{
 	"internal/governance/audit.Store":          30,
 	"internal/governance/audit/auditsql.Store": 30,
 	"internal/serving.Service":                 43,
-	"internal/tracking.Service":                56,
-	"internal/tracking/trackingsql.Store":      66,
 }
 
 // TestWidth: no exported type has more than maxMethods exported methods. The methods of an
