@@ -2,7 +2,7 @@
 // the CLI can do, everybody can.
 //
 //	c, err := client.New("http://127.0.0.1:7070", token)
-//	job, err := c.SubmitJob(ctx, "nyc", manifest)
+//	applied, err := c.Apply(ctx, "nyc", manifest, false)
 //
 // Objects come back as Object, the server's JSON. A Client is safe for
 // concurrent use.

@@ -124,7 +124,7 @@ type parts struct {
 	lineage       *openlineage.Service
 	features      feature.Services
 	pebble        *pebble.DB // nil where the online features are elsewhere
-	tracking      *tracking.Service
+	tracking      tracking.Services
 	training      training.Services
 	optimize      *optimize.Service
 	scores        *score.Service
@@ -379,12 +379,12 @@ func (a *App) openFeatures(ctx context.Context) error {
 }
 
 func (a *App) openTracking(context.Context) error {
-	a.tracking = tracking.New(tracking.Config{DB: a.db, Store: trackingsql.Store{}, Authz: a.authorizer, Journal: a.journal, Artifacts: a.blobs, Cited: func(ctx context.Context, tx *store.Tx, p project.Name, run string) (bool, error) {
+	a.tracking = tracking.New(tracking.Config{DB: a.db, Store: trackingsql.Store{}, Authz: a.authorizer, Journal: a.journal, Objects: a.blobs, Cited: func(ctx context.Context, tx *store.Tx, p project.Name, run string) (bool, error) {
 		return registrysql.Store{}.FromRun(ctx, tx, p, run)
 	}})
-	a.tuning = tuning.New(tuning.Config{DB: a.db, Store: tuningsql.Store{}, Authz: a.authorizer, Journal: a.journal, Origins: a.tracking, Driven: driven})
+	a.tuning = tuning.New(tuning.Config{DB: a.db, Store: tuningsql.Store{}, Authz: a.authorizer, Journal: a.journal, Origins: a.tracking.Origins, Driven: driven})
 	a.registry = registry.New(registry.Config{
-		DB: a.db, Store: registrysql.Store{}, Authz: a.authorizer, Journal: a.journal, Runs: a.tracking, Objects: a.blobs, Sealer: a.keys,
+		DB: a.db, Store: registrysql.Store{}, Authz: a.authorizer, Journal: a.journal, Runs: a.tracking.Runs, LoggedModels: a.tracking.LoggedModels, Artifacts: a.tracking.Artifacts, Origins: a.tracking.Origins, Objects: a.blobs, Sealer: a.keys,
 		Users: func(ctx context.Context, tx *store.Tx, p project.Name, model string, number int) (string, error) {
 			return a.serving.Deployments.UserOf(ctx, tx, string(p), model, int64(number))
 		},
@@ -415,13 +415,13 @@ func (a *App) openTraining(ctx context.Context) error {
 	a.training = training.New(training.Config{
 		DB: a.db, Store: trainingsql.Store{}, Authorizer: a.authorizer, Journal: a.journal, Compute: a.workloads(),
 		Environments: a.environments, Data: data, Tables: jobs.Tables{Data: data, Dir: a.cfg.TablesDir()}, Runs: jobs.Runs{Tracking: a.tracking, Features: a.features.OfflineReads, Registry: a.registry.Versions},
-		Models: jobs.Models{Tracking: a.tracking, Registry: a.registry}, Rows: jobs.Rows{Datasets: a.datasets, Files: files.Driver{}}, Tokens: jobs.Tokens{Accounts: a.accounts}, Secrets: a.secrets, Sources: training.BlobSources{Store: a.blobs}, Checkpoints: a.checkpoints, LogFiles: jobs.LogFiles{Tracking: a.tracking},
+		Models: jobs.Models{Tracking: a.tracking, Registry: a.registry}, Rows: jobs.Rows{Datasets: a.datasets, Files: files.Driver{}}, Tokens: jobs.Tokens{Accounts: a.accounts}, Secrets: a.secrets, Sources: training.BlobSources{Store: a.blobs}, Checkpoints: a.checkpoints, LogFiles: jobs.LogFiles{Artifacts: a.tracking.Artifacts},
 		Dir: dir, Network: a.cfg.Jobs.Network, MaxAlive: a.cfg.Limits.QueuedJobs, GrowAfter: growAfter, Sizes: scheduler.Policy(a.cfg.Scheduler.Policy) == scheduler.Goodput, Isolation: scheduler.Isolation(a.cfg.Isolation), Log: a.log,
 		Worker: a.cfg.WorkerPath(), Measure: a.measure, MaxOutput: config.Bytes(a.cfg.Jobs.Disk.Output), Room: a.storeRoom(),
-		Keep: config.Kept(a.cfg.Retention.Jobs), Traces: jobTraces{a.tracking, a.compute.Records},
+		Keep: config.Kept(a.cfg.Retention.Jobs), Traces: jobTraces{a.tracking.Retention, a.compute.Records},
 		MostDisk: resource.Bytes(config.Bytes(a.cfg.Jobs.Disk.Project)), MostFiles: a.cfg.Jobs.Disk.ProjectFiles,
 	})
-	a.optimize = optimize.New(optimize.Config{Submission: a.training.Submission, Jobs: a.training.Jobs, Environments: a.environments, Models: deployments.RunnableModels{Models: a.registry.Models, Files: a.registry.Files}, Artifacts: jobs.Artifacts{Tracking: a.tracking}})
+	a.optimize = optimize.New(optimize.Config{Submission: a.training.Submission, Jobs: a.training.Jobs, Environments: a.environments, Models: deployments.RunnableModels{Models: a.registry.Models, Files: a.registry.Files}, Artifacts: jobs.Artifacts{Artifacts: a.tracking.Artifacts}})
 	a.scores = score.New(score.Config{Jobs: a.training.Submission, Environments: a.environments, Deployments: lateStable{a}, Models: deployments.RunnableModels{Models: a.registry.Models, Files: a.registry.Files}})
 	a.secrets.Register(a.training.Records.SecretUsers)
 	a.compute.Scheduling.RegisterOwner(compute.JobAttempt, a.training.Execution)

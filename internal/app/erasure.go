@@ -22,7 +22,7 @@ func (a *App) openErasures(ctx context.Context) error {
 	})
 	*a.erasure = erasure.Service{
 		DB: a.db, Datasets: a.datasets, Ingestion: a.ingestion, Features: a.features, Predictions: a.predictions, Registry: a.registry.Erasure, Training: a.training.Records,
-		Checkpoints: a.checkpoints, Tracking: a.tracking, Monitoring: a.monitoring, Backups: a.cfg.Backup.Dir, Erasures: a.erasures, Log: a.log,
+		Checkpoints: a.checkpoints, Tracking: a.tracking.Erasure, Monitoring: a.monitoring, Backups: a.cfg.Backup.Dir, Erasures: a.erasures, Log: a.log,
 	}
 	a.erasures.Register(a.erasure.Participants()...)
 	if err := a.erasures.Recover(ctx); err != nil {

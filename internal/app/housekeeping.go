@@ -85,7 +85,7 @@ func (a *App) housekeeping(ctx context.Context) error {
 		)
 		pruning := lifecycle.NewPass(time.Now) // of runs and source archives, of all projects
 		return errors.Join(trimmed, eachProject(ctx, a.projects.List, func(ctx context.Context, p project.Name) error {
-			_, runs := a.tracking.Sweep(ctx, p, blob.Unrecorded)
+			_, runs := a.tracking.Maintenance.Sweep(ctx, p, blob.Unrecorded)
 			_, models := a.registry.Maintenance.Sweep(ctx, p)
 			_, versions := a.datasets.Maintenance.Expire(ctx, p)
 			_, tables := a.datasets.Tables.Sweep(ctx, p)
@@ -112,7 +112,7 @@ func (a *App) pruneRuns(ctx context.Context, p project.Name, pass lifecycle.Pass
 		return nil
 	}
 	return pass.Repeat(ctx, func(ctx context.Context) (bool, error) {
-		out, err := a.tracking.Prune(ctx, p, older, false)
+		out, err := a.tracking.Maintenance.Prune(ctx, p, older, false)
 		return out.More, err
 	})
 }

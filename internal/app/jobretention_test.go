@@ -63,7 +63,7 @@ func jobsAreForgotten(t *testing.T, open storetest.Open) {
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	comp := compute.New(compute.Config{DB: db, Store: computesql.Store{}, Now: func() time.Time { return now }}).Records
 	jobs := training.New(training.Config{
-		DB: db, Store: trainingsql.Store{}, Keep: 30 * 24 * time.Hour, Traces: jobTraces{tracks, comp}, Now: func() time.Time { return now },
+		DB: db, Store: trainingsql.Store{}, Keep: 30 * 24 * time.Hour, Traces: jobTraces{tracks.Retention, comp}, Now: func() time.Time { return now },
 	})
 	const old = 31 * 24 * time.Hour
 	must := func(err error) {
@@ -79,7 +79,7 @@ func jobsAreForgotten(t *testing.T, open storetest.Open) {
 	log := func(metrics []tracking.Metric, b tracking.Batch) func(j *training.Job) {
 		return func(j *training.Job) {
 			b.Metrics = metrics
-			must(tracks.Log(ctx, "p", tracking.RunID(j.Run), b))
+			must(tracks.Logging.Log(ctx, "p", tracking.RunID(j.Run), b))
 		}
 	}
 	file := func(path string) func(j *training.Job) {
@@ -109,7 +109,7 @@ func jobsAreForgotten(t *testing.T, open storetest.Open) {
 		{name: "unsettled", ago: old, held: func(w *compute.Workload) { w.Settled = false }},
 		{name: "held model", ago: old, held: func(w *compute.Workload) { w.Handle = "h" }, with: func(j *training.Job) { j.Model = "delay@2" }},
 		{name: "logged model", ago: old, with: func(j *training.Job) {
-			_, err := tracks.CreateLoggedModel(ctx, "p", tracking.LoggedModelSpec{Experiment: 0, Name: "m", Run: tracking.RunID(j.Run)})
+			_, err := tracks.LoggedModels.CreateLoggedModel(ctx, "p", tracking.LoggedModelSpec{Experiment: 0, Name: "m", Run: tracking.RunID(j.Run)})
 			must(err)
 		}},
 		{name: "registered model", ago: old, with: func(j *training.Job) {
@@ -147,7 +147,7 @@ func jobsAreForgotten(t *testing.T, open storetest.Open) {
 			j.State, j.EndedAt = training.Running, time.Time{}
 		}
 		attempt := fmt.Sprint("att_", i)
-		run, err := tracks.CreateRun(ctx, "p", tracking.RunSpec{Tags: []tracking.Pair{{Key: tracking.AttemptTag, Value: attempt}, {Key: "falaj.job", Value: string(j.ID)}}},
+		run, err := tracks.Runs.CreateRun(ctx, "p", tracking.RunSpec{Tags: []tracking.Pair{{Key: tracking.AttemptTag, Value: attempt}, {Key: "falaj.job", Value: string(j.ID)}}},
 			tracking.RunOptions{Origin: tracking.Origin{Job: string(j.ID), Attempt: attempt}})
 		must(err)
 		j.Run = string(run.ID)
@@ -274,7 +274,7 @@ func forgetful(t *testing.T, n int, clock func() time.Time, bad training.JobID) 
 	db := storetest.SQLite(t, schema.Migrations...)
 	ctx := identity.With(t.Context(), identity.Principal{Kind: identity.System, ID: "loop"})
 	tracks := tracking.New(tracking.Config{DB: db, Store: trackingsql.Store{}, Authz: trackingtest.Policy{"loop": {"p": {"*"}}}})
-	traces := unreadable{jobTraces{tracks, compute.New(compute.Config{DB: db, Store: computesql.Store{}}).Records}, bad}
+	traces := unreadable{jobTraces{tracks.Retention, compute.New(compute.Config{DB: db, Store: computesql.Store{}}).Records}, bad}
 	jobs := training.New(training.Config{DB: db, Store: trainingsql.Store{}, Keep: 30 * 24 * time.Hour, Traces: traces, Now: clock})
 	ended := clock().Add(-31 * 24 * time.Hour)
 	if err := db.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {

@@ -56,7 +56,7 @@ func (a *App) openMonitoring(context.Context) error {
 		Sources: watch.Baselines{Deployments: a.serving.Deployments, Inference: a.serving.Inference, Registry: a.registry.Versions, Datasets: a.datasets, Features: a.features.OfflineReads},
 		Classifiers: watch.Classifiers{
 			Serving: a.serving.Deployments, Features: a.features.OnlineReads, Datasets: a.datasets, Registry: a.registry.Versions, Environments: a.environments, Submission: a.training.Submission, Jobs: a.training.Jobs,
-			Tracking: a.tracking, Authorizer: a.authorizer,
+			Artifacts: a.tracking.Artifacts, Authorizer: a.authorizer,
 		},
 		Keep: config.Kept(a.cfg.Retention.Windows),
 	})

@@ -82,7 +82,7 @@ func forgetHistory(ctx context.Context, db *store.DB, cfg config.Config, clock f
 
 // jobTraces implements training.Traces.
 type jobTraces struct {
-	tracking *tracking.Service
+	tracking *tracking.Retention
 	compute  *compute.Records
 }
 

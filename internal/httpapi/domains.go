@@ -78,7 +78,7 @@ type Domains struct {
 	Ingestion     *ingestion.Service
 	Lineage       *openlineage.Service
 	Features      feature.Services
-	Tracking      *tracking.Service
+	Tracking      tracking.Services
 	Tuning        *tuning.Service
 	Registry      registry.Services
 	Training      training.Services

@@ -180,7 +180,7 @@ func (s *Server) importBatch(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
-	outcomes, err := s.Tracking.Import(r.Context(), project.Name(r.PathValue("project")), batch)
+	outcomes, err := s.Tracking.Imports.Import(r.Context(), project.Name(r.PathValue("project")), batch)
 	if err != nil {
 		s.fail(w, r, err)
 		return
@@ -261,11 +261,11 @@ func (s *Server) importSeen(ctx context.Context, in *struct {
 },
 ) (*body[seen], error) {
 	p := project.Name(in.Project)
-	runs, err := s.Tracking.Imported(ctx, p, tracking.ImportRun, in.Body.Runs)
+	runs, err := s.Tracking.Imports.Imported(ctx, p, tracking.ImportRun, in.Body.Runs)
 	if err != nil {
 		return nil, err
 	}
-	models, err := s.Tracking.Imported(ctx, p, tracking.ImportModel, in.Body.Models)
+	models, err := s.Tracking.Imports.Imported(ctx, p, tracking.ImportModel, in.Body.Models)
 	return one(seen{Runs: runs, Models: models}, err)
 }
 
@@ -292,7 +292,7 @@ func (s *Server) importedFiles(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	files, err := s.Tracking.Files(ctx, project.Name(in.Project), place, "")
+	files, err := s.Tracking.Artifacts.Files(ctx, project.Name(in.Project), place, "")
 	out := make([]importedFile, len(files))
 	for i, f := range files {
 		out[i] = importedFile{Path: f.Path, Size: f.Size, Digest: f.Digest}
@@ -307,7 +307,7 @@ func (s *Server) importFile(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
-	f, err := s.Tracking.ImportArtifact(r.Context(), project.Name(r.PathValue("project")), place, q.Get("path"), r.Body)
+	f, err := s.Tracking.Imports.ImportArtifact(r.Context(), project.Name(r.PathValue("project")), place, q.Get("path"), r.Body)
 	if err != nil {
 		s.fail(w, r, err)
 		return

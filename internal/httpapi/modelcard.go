@@ -84,7 +84,7 @@ func (s *Server) modelFacts(ctx context.Context, p project.Name, name, ref strin
 		return f, err
 	}
 	if f.Version.Run != "" {
-		run, err := s.Tracking.Run(ctx, p, f.Version.Run)
+		run, err := s.Tracking.Runs.Run(ctx, p, f.Version.Run)
 		if err == nil {
 			f.Run = &run
 		} else if err = unseen(err); err != nil {

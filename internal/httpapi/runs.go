@@ -79,7 +79,7 @@ func (s *Server) trackedRuns(ctx context.Context, in *struct {
 		search.Max = 100
 	}
 	if in.Experiment != "" {
-		e, err := s.Tracking.ExperimentNamed(ctx, p, in.Experiment)
+		e, err := s.Tracking.Experiments.ExperimentNamed(ctx, p, in.Experiment)
 		if err != nil {
 			return nil, err
 		}
@@ -87,7 +87,7 @@ func (s *Server) trackedRuns(ctx context.Context, in *struct {
 	} else {
 		in := tracking.Search{Max: 1000}
 		for more := true; more; more = in.Page != "" {
-			all, next, err := s.Tracking.SearchExperiments(ctx, p, in)
+			all, next, err := s.Tracking.Experiments.SearchExperiments(ctx, p, in)
 			if err != nil {
 				return nil, err
 			}
@@ -97,7 +97,7 @@ func (s *Server) trackedRuns(ctx context.Context, in *struct {
 			in.Page = next
 		}
 	}
-	found, next, err := s.Tracking.SearchRuns(ctx, p, search)
+	found, next, err := s.Tracking.Runs.SearchRuns(ctx, p, search)
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +110,7 @@ func (s *Server) trackedRun(ctx context.Context, in *struct {
 	Run string `path:"run" maxLength:"64" doc:"Id of a run"`
 },
 ) (*body[runView], error) {
-	r, err := s.Tracking.Run(ctx, project.Name(in.Project), tracking.RunID(in.Run))
+	r, err := s.Tracking.Runs.Run(ctx, project.Name(in.Project), tracking.RunID(in.Run))
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +175,7 @@ func (s *Server) pruneRuns(ctx context.Context, in *struct {
 			return nil, fault.New(fault.Invalid, "older: %.40q is not a duration such as 720h", in.Body.Older)
 		}
 	}
-	gone, err := s.Tracking.Prune(ctx, project.Name(in.Project), age, in.Body.Dry)
+	gone, err := s.Tracking.Maintenance.Prune(ctx, project.Name(in.Project), age, in.Body.Dry)
 	return one(prunedRuns{gone.Experiments, gone.Runs, gone.Models, gone.Files, gone.Bytes, gone.Kept, gone.More}, err)
 }
 
@@ -214,13 +214,13 @@ func (s *Server) compared(ctx context.Context, p project.Name, ids []string) ([]
 	}
 	runs := make([]picture.Run, len(ids))
 	for i, id := range ids {
-		r, err := s.Tracking.Run(ctx, p, tracking.RunID(id))
+		r, err := s.Tracking.Runs.Run(ctx, p, tracking.RunID(id))
 		if err != nil {
 			return nil, err
 		}
 		runs[i] = picture.Run{ID: id, Name: r.Name, Status: string(r.Status), Params: viewRun(r).Params, Metrics: map[string][]trial.Report{}}
 		for _, m := range r.Metrics[:min(len(r.Metrics), picture.MaxMetrics)] {
-			points, _, err := s.Tracking.History(ctx, p, r.ID, m.Key, 0, "")
+			points, _, err := s.Tracking.Runs.History(ctx, p, r.ID, m.Key, 0, "")
 			if err != nil {
 				return nil, err
 			}

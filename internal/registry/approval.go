@@ -335,7 +335,7 @@ func (s *Approvals) authorsOf(ctx context.Context, tx *store.Tx, v Version) ([]s
 			out = append(out, r.Owner)
 		}
 		if o.LoggedModel != "" {
-			m, err := s.runs.LoggedModel(asLoop, o.Project, o.LoggedModel)
+			m, err := s.loggedModels.LoggedModel(asLoop, o.Project, o.LoggedModel)
 			if err != nil && !fault.Is(err, fault.NotFound) {
 				return nil, err
 			}

@@ -21,7 +21,7 @@ func (w *world) measured(t *testing.T, metrics map[string]float64) registry.Vers
 	t.Helper()
 	v := w.registered(t)
 	for k, m := range metrics {
-		if err := w.runs.Log(as(t, "alice"), proj, v.Run, tracking.Batch{Metrics: []tracking.Metric{{Key: k, Value: m, At: 1}}}); err != nil {
+		if err := w.runs.Logging.Log(as(t, "alice"), proj, v.Run, tracking.Batch{Metrics: []tracking.Metric{{Key: k, Value: m, At: 1}}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -237,7 +237,7 @@ func TestApprovedOfWhatWasMeasured(t *testing.T) {
 	v := w.measured(t, map[string]float64{"auc": math.NaN(), "recall": 0.5, "loss": 1})
 	log := func(name string, value float64, step int64) {
 		t.Helper()
-		if err := w.runs.Log(alice, proj, v.Run, tracking.Batch{Metrics: []tracking.Metric{{Key: name, Value: value, At: 2, Step: step}}}); err != nil {
+		if err := w.runs.Logging.Log(alice, proj, v.Run, tracking.Batch{Metrics: []tracking.Metric{{Key: name, Value: value, At: 2, Step: step}}}); err != nil {
 			t.Fatal(err)
 		}
 	}

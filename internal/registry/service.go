@@ -39,15 +39,27 @@ type Authorizer interface {
 	Allow(ctx context.Context, action policy.Action, object policy.Object) error
 }
 
-// Runs is what the registry asks of tracking; *tracking.Service is one.
+// Runs reads runs; *tracking.Runs does.
 type Runs interface {
 	Run(ctx context.Context, p project.Name, run tracking.RunID) (tracking.Run, error)
+}
+
+// LoggedModels reads logged models; *tracking.LoggedModels does.
+type LoggedModels interface {
 	LoggedModel(ctx context.Context, p project.Name, model tracking.LoggedModelID) (tracking.LoggedModel, error)
+}
+
+// Artifacts reads the files of runs and logged models; *tracking.Artifacts does.
+type Artifacts interface {
 	Files(ctx context.Context, p project.Name, place tracking.Place, prefix string) ([]tracking.File, error)
 	OpenArtifact(ctx context.Context, p project.Name, place tracking.Place, path string) (*blob.Reader, tracking.File, error)
+	MayRead(ctx context.Context, p project.Name, place tracking.Place) error
+}
+
+// Origins says what job attempts pass on to what they make; *tracking.Origins does.
+type Origins interface {
 	OriginOf(ctx context.Context, p project.Name) (tracking.Origin, error)
 	Admit(ctx context.Context, p project.Name, what string, label residency.Label, classification string) error
-	MayRead(ctx context.Context, p project.Name, place tracking.Place) error
 }
 
 // Objects keeps the files of versions; it is *blob.Store.
@@ -69,9 +81,14 @@ type Config struct {
 	Store   Store
 	Authz   Authorizer
 	Journal audit.Journal // refused verifications and classified reads
-	Runs    Runs
 	Objects Objects
 	Sealer  Sealer
+
+	// What tracking has of versions' sources.
+	Runs         Runs
+	LoggedModels LoggedModels
+	Artifacts    Artifacts
+	Origins      Origins
 
 	// Erased names the erasures of persons who had rows in one of the dataset versions,
 	// in the transaction in which a model becomes known that was trained on them; nil
@@ -125,9 +142,14 @@ type core struct {
 	store   Store
 	authz   Authorizer
 	journal audit.Journal
-	runs    Runs
 	objects Objects
 	sealer  Sealer
+
+	runs         Runs
+	loggedModels LoggedModels
+	artifacts    Artifacts
+	origins      Origins
+
 	erased  func(ctx context.Context, tx *store.Tx, p project.Name, datasets []string) ([]string, error)
 	users   func(ctx context.Context, tx *store.Tx, p project.Name, model string, number int) (string, error)
 	authors func(ctx context.Context, tx *store.Tx, v Version) ([]string, error)
@@ -154,7 +176,7 @@ type Models struct {
 // New makes the services.
 func New(cfg Config) Services {
 	s := &core{
-		db: cfg.DB, store: cfg.Store, authz: cfg.Authz, journal: cfg.Journal, runs: cfg.Runs,
+		db: cfg.DB, store: cfg.Store, authz: cfg.Authz, journal: cfg.Journal, runs: cfg.Runs, loggedModels: cfg.LoggedModels, artifacts: cfg.Artifacts, origins: cfg.Origins,
 		objects: cfg.Objects, sealer: cfg.Sealer, erased: cfg.Erased, users: cfg.Users, told: cfg.Told, second: cfg.Second, two: cfg.TwoPeople,
 		authors: cfg.Authors, may: cfg.May, scanning: share.New(share.Limits{Name: "model_scans", What: "model scans", Slots: scans}), maxSize: cfg.MaxSize, now: cfg.Now,
 	}
@@ -683,7 +705,7 @@ func (s *core) mayRead(ctx context.Context, v Version) error {
 		return err
 	}
 	if who := identity.From(ctx); who.Kind == identity.Attempt && who.ID != v.Attempt {
-		if err := s.runs.Admit(ctx, v.Project, "model "+v.String(), v.Residency, v.Classification); err != nil {
+		if err := s.origins.Admit(ctx, v.Project, "model "+v.String(), v.Residency, v.Classification); err != nil {
 			return err
 		}
 	}
@@ -752,7 +774,7 @@ func (s *core) shown(ctx context.Context, v Version) (Version, error) {
 
 // untold refuses free text from a job on classified data, about what has no class itself.
 func (s *Models) untold(ctx context.Context, p project.Name, what string) error {
-	own, err := s.runs.OriginOf(ctx, p)
+	own, err := s.origins.OriginOf(ctx, p)
 	if err != nil || own.Classification != "confidential" && own.Classification != "restricted" {
 		return err
 	}
@@ -845,7 +867,7 @@ func (s *core) listed(ctx context.Context, p project.Name, found []Version) ([]V
 			label := v.Classification + "\x00" + v.Residency.String()
 			said, ok := admitted[label]
 			if !ok {
-				said = s.runs.Admit(ctx, p, "model "+v.String(), v.Residency, v.Classification)
+				said = s.origins.Admit(ctx, p, "model "+v.String(), v.Residency, v.Classification)
 				admitted[label] = said
 			}
 			err = said

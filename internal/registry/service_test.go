@@ -57,7 +57,7 @@ func TestPostgreSQL(t *testing.T) {
 
 type world struct {
 	registry.Services
-	runs    *tracking.Service
+	runs    tracking.Services
 	db      *store.DB
 	objects *blob.Store
 	dir     string
@@ -87,10 +87,10 @@ func open(t *testing.T) *world {
 		"att_2": {proj: {"*"}},
 		"loop":  {proj: {"*"}},
 	}
-	w.runs = tracking.New(tracking.Config{DB: db, Store: trackingsql.Store{}, Artifacts: w.objects, Journal: w.journal, Authz: authz})
+	w.runs = tracking.New(tracking.Config{DB: db, Store: trackingsql.Store{}, Objects: w.objects, Journal: w.journal, Authz: authz})
 	w.authz = authz
 	w.cfg = registry.Config{
-		DB: db, Store: registrysql.Store{}, Authz: authz, Journal: w.journal, Runs: w.runs, Objects: w.objects, Sealer: w.sealer, MaxSize: 1 << 20,
+		DB: db, Store: registrysql.Store{}, Authz: authz, Journal: w.journal, Runs: w.runs.Runs, LoggedModels: w.runs.LoggedModels, Artifacts: w.runs.Artifacts, Origins: w.runs.Origins, Objects: w.objects, Sealer: w.sealer, MaxSize: 1 << 20,
 	}
 	w.Services = registry.New(w.cfg)
 	return w
@@ -123,12 +123,12 @@ var onnx = map[string]string{"model.onnx": "onnx bytes", "data/weights.bin": "we
 func (w *world) logged(t *testing.T, origin tracking.Origin, files map[string]string) tracking.Run {
 	t.Helper()
 	ctx := as(t, "alice")
-	r, err := w.runs.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{Origin: origin})
+	r, err := w.runs.Runs.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{Origin: origin})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, body := range files {
-		if _, err := w.runs.PutArtifact(ctx, proj, tracking.Place{Run: r.ID}, "model/"+name, strings.NewReader(body)); err != nil {
+		if _, err := w.runs.Artifacts.PutArtifact(ctx, proj, tracking.Place{Run: r.ID}, "model/"+name, strings.NewReader(body)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -203,7 +203,7 @@ func TestOfJob(t *testing.T) {
 		{"att_1", "model.onnx", true},
 		{"alice", "README.md", false},
 	} {
-		if _, err := w.runs.PutArtifact(as(t, step.who), proj, tracking.Place{Run: r.ID}, "model/"+step.file, strings.NewReader(step.who)); err != nil {
+		if _, err := w.runs.Artifacts.PutArtifact(as(t, step.who), proj, tracking.Place{Run: r.ID}, "model/"+step.file, strings.NewReader(step.who)); err != nil {
 			t.Fatal(err)
 		}
 		v, err := w.Versions.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: source})
@@ -248,7 +248,7 @@ func TestRegisterSignVerify(t *testing.T) {
 	wantKind(t, errOf(verified.Open(ctx, "../model.onnx")), fault.NotFound, "has no file")
 
 	// The run's files may change; the version's do not.
-	if _, err := w.runs.PutArtifact(ctx, proj, tracking.Place{Run: v.Run}, "model/model.onnx", strings.NewReader("other")); err != nil {
+	if _, err := w.runs.Artifacts.PutArtifact(ctx, proj, tracking.Place{Run: v.Run}, "model/model.onnx", strings.NewReader("other")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := w.Files.Verify(ctx, proj, "delay", "latest"); err != nil {
@@ -478,22 +478,22 @@ func TestTamperedWhileItIsRead(t *testing.T) {
 func TestSources(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
 	r := w.logged(t, tracking.Origin{}, onnx)
-	empty, err := w.runs.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{})
+	empty, err := w.runs.Runs.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := w.runs.CreateLoggedModel(ctx, proj, tracking.LoggedModelSpec{Name: "lm", Run: r.ID})
+	m, err := w.runs.LoggedModels.CreateLoggedModel(ctx, proj, tracking.LoggedModelSpec{Name: "lm", Run: r.ID})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.runs.PutArtifact(ctx, proj, tracking.Place{Model: m.ID}, "model.onnx", strings.NewReader("x")); err != nil {
+	if _, err := w.runs.Artifacts.PutArtifact(ctx, proj, tracking.Place{Model: m.ID}, "model.onnx", strings.NewReader("x")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := w.Models.CreateModel(ctx, proj, "delay", "", nil); err != nil {
 		t.Fatal(err)
 	}
 	wantKind(t, errOf(w.Versions.CreateVersion(ctx, proj, "delay", registry.VersionSpec{Source: "models:/" + string(m.ID)})), fault.Conflict, "is not ready")
-	if _, err := w.runs.FinalizeLoggedModel(ctx, proj, m.ID, tracking.ModelReady); err != nil {
+	if _, err := w.runs.LoggedModels.FinalizeLoggedModel(ctx, proj, m.ID, tracking.ModelReady); err != nil {
 		t.Fatal(err)
 	}
 	run, model := string(r.ID), string(m.ID)

@@ -92,7 +92,7 @@ func (s *Versions) CreateVersion(ctx context.Context, p project.Name, name strin
 	if spec.Run != "" && from.run != "" && spec.Run != from.run {
 		return Version{}, fault.New(fault.Invalid, "Invalid model version source: '%s'. The run_id and model_id request parameters must match the referenced model version.", clip(spec.Source))
 	}
-	own, err := s.runs.OriginOf(ctx, p)
+	own, err := s.origins.OriginOf(ctx, p)
 	if err != nil {
 		return Version{}, err
 	}
@@ -191,7 +191,7 @@ func (s *Versions) lookUp(ctx context.Context, p project.Name, src Source) (orig
 		}
 		from.Origin, from.run = r.Origin, r.ID
 	} else {
-		m, err := s.runs.LoggedModel(ctx, p, src.Place.Model)
+		m, err := s.loggedModels.LoggedModel(ctx, p, src.Place.Model)
 		if err != nil {
 			return from, err
 		}
@@ -201,10 +201,10 @@ func (s *Versions) lookUp(ctx context.Context, p project.Name, src Source) (orig
 		}
 		from.Origin, from.run, from.loggedModel = m.Origin, m.Run, m.ID
 	}
-	if err := s.runs.MayRead(ctx, p, src.Place); err != nil {
+	if err := s.artifacts.MayRead(ctx, p, src.Place); err != nil {
 		return from, err
 	}
-	files, err := s.runs.Files(ctx, p, src.Place, src.Path)
+	files, err := s.artifacts.Files(ctx, p, src.Place, src.Path)
 	if err != nil {
 		return from, err
 	}
@@ -221,7 +221,7 @@ func (s *Versions) lookUp(ctx context.Context, p project.Name, src Source) (orig
 		from.files = append(from.files, sourceFile{
 			File: File{Path: name, Size: f.Size, Digest: f.Digest},
 			open: func(ctx context.Context) (io.ReadCloser, error) {
-				r, _, err := s.runs.OpenArtifact(ctx, p, src.Place, f.Path)
+				r, _, err := s.artifacts.OpenArtifact(ctx, p, src.Place, f.Path)
 				return r, err
 			},
 		})

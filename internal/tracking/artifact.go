@@ -12,8 +12,6 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/oklog/ulid/v2"
-
 	"github.com/falaj-ml/falaj/internal/blob"
 	"github.com/falaj-ml/falaj/internal/blob/quota"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -24,16 +22,16 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// Artifacts keeps the bytes. It is *blob.Store: Put is atomic and durable, and a
+// Objects keeps the bytes of artifacts. It is *blob.Store: Put is atomic and durable, and a
 // reader fails, and never gives wrong bytes, when what is stored was changed.
-type Artifacts interface {
+type Objects interface {
 	Put(ctx context.Context, ref blob.Ref, body io.Reader, opts ...blob.Option) (blob.Info, error)
 	Open(ctx context.Context, ref blob.Ref) (*blob.Reader, error)
 	Delete(ctx context.Context, ref blob.Ref) error
 	List(ctx context.Context, prefix blob.Key, yield func(blob.Key) error) error
 }
 
-var _ Artifacts = (*blob.Store)(nil)
+var _ Objects = (*blob.Store)(nil)
 
 // artifactKeys is the key scope that seals artifacts.
 const artifactKeys = "artifacts"
@@ -136,16 +134,20 @@ func badPath(s string) string {
 	return ""
 }
 
+// Artifacts writes, lists, reads and deletes the files of runs and logged models. Its callers are
+// MLflow's protocol, the HTTP API, jobs and the registry.
+type Artifacts struct{ *core }
+
 // PutArtifact stores a file, replacing the one at the path. It is there, whole
 // and synced, when PutArtifact returns. Errors: fault.TooLarge,
 // fault.Conflict when a directory has the path or a file is in the way.
-func (s *Service) PutArtifact(ctx context.Context, p project.Name, place Place, name string, body io.Reader) (File, error) {
+func (s *Artifacts) PutArtifact(ctx context.Context, p project.Name, place Place, name string, body io.Reader) (File, error) {
 	return s.putArtifact(ctx, p, place, name, body, ActionWrite, nil)
 }
 
 // putArtifact stores a file; an import may store it in what is deleted. parts are what the file
 // is made of, and the caller deletes afterwards.
-func (s *Service) putArtifact(ctx context.Context, p project.Name, place Place, name string, body io.Reader, action policy.Action, parts []Part) (File, error) {
+func (s *Artifacts) putArtifact(ctx context.Context, p project.Name, place Place, name string, body io.Reader, action policy.Action, parts []Part) (File, error) {
 	if err := s.artifactPlace(ctx, p, place, action, false); err != nil {
 		return File{}, err
 	}
@@ -169,7 +171,7 @@ func (s *Service) putArtifact(ctx context.Context, p project.Name, place Place, 
 		}
 		return objects, err
 	})
-	info, err := s.artifacts.Put(replacing, ref, body, blob.WithLimit(s.maxFile))
+	info, err := s.objects.Put(replacing, ref, body, blob.WithLimit(s.maxFile))
 	if err != nil {
 		return File{}, fault.Wrap(err, "storing artifact %s of %s", name, place)
 	}
@@ -206,7 +208,7 @@ func (s *Service) putArtifact(ctx context.Context, p project.Name, place Place, 
 }
 
 // current is the object of the file at a path; empty when there is none.
-func (s *Service) current(ctx context.Context, place Place, name string) (object blob.Key, err error) {
+func (s *Artifacts) current(ctx context.Context, place Place, name string) (object blob.Key, err error) {
 	err = s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		stored, err := s.store.Artifact(ctx, tx, place.ID(), name)
 		object = blob.Key(stored.Object)
@@ -227,7 +229,7 @@ func ofJob(ctx context.Context) bool {
 }
 
 // OpenArtifact opens a file for reading. Close it.
-func (s *Service) OpenArtifact(ctx context.Context, p project.Name, place Place, name string) (*blob.Reader, File, error) {
+func (s *Artifacts) OpenArtifact(ctx context.Context, p project.Name, place Place, name string) (*blob.Reader, File, error) {
 	if err := s.artifactPlace(ctx, p, place, ActionRead, true); err != nil {
 		return nil, File{}, err
 	}
@@ -243,7 +245,7 @@ func (s *Service) OpenArtifact(ctx context.Context, p project.Name, place Place,
 	if err != nil {
 		return nil, File{}, err
 	}
-	r, err := s.artifacts.Open(ctx, blob.Ref{Project: string(p), Owner: artifactKeys, Key: blob.Key(stored.Object)})
+	r, err := s.objects.Open(ctx, blob.Ref{Project: string(p), Owner: artifactKeys, Key: blob.Key(stored.Object)})
 	if err != nil {
 		return nil, File{}, fault.Wrap(err, "opening artifact %s of %s", name, place)
 	}
@@ -252,7 +254,7 @@ func (s *Service) OpenArtifact(ctx context.Context, p project.Name, place Place,
 
 // ListArtifacts gives the direct children of a directory (a file has none), by
 // path.
-func (s *Service) ListArtifacts(ctx context.Context, p project.Name, place Place, dir string) ([]Entry, error) {
+func (s *Artifacts) ListArtifacts(ctx context.Context, p project.Name, place Place, dir string) ([]Entry, error) {
 	files, err := s.Files(ctx, p, place, dir)
 	if err != nil {
 		return nil, err
@@ -286,7 +288,7 @@ func Children(files []File, dir string) []Entry {
 }
 
 // Files gives the file at prefix and all below it, by path; prefix "" is all.
-func (s *Service) Files(ctx context.Context, p project.Name, place Place, prefix string) ([]File, error) {
+func (s *Artifacts) Files(ctx context.Context, p project.Name, place Place, prefix string) ([]File, error) {
 	if err := s.artifactPlace(ctx, p, place, ActionRead, false); err != nil {
 		return nil, err
 	}
@@ -308,7 +310,7 @@ func (s *Service) Files(ctx context.Context, p project.Name, place Place, prefix
 
 // DeleteArtifacts removes the file at prefix and all below it. That there is none is no
 // error, as in MLflow: clients repeat what they had no answer to.
-func (s *Service) DeleteArtifacts(ctx context.Context, p project.Name, place Place, prefix string) error {
+func (s *Artifacts) DeleteArtifacts(ctx context.Context, p project.Name, place Place, prefix string) error {
 	if err := s.artifactPlace(ctx, p, place, ActionWrite, false); err != nil {
 		return err
 	}
@@ -338,54 +340,9 @@ func (s *Service) DeleteArtifacts(ctx context.Context, p project.Name, place Pla
 	return nil
 }
 
-// Sweep forgets uploads that were begun a day ago, and deletes the objects of a
-// project that no artifact or upload has and that are older than age: what a crash between storing and recording leaves behind. It
-// gives their number. Run it from a background loop with an age of blob.Unrecorded.
-func (s *Service) Sweep(ctx context.Context, p project.Name, age time.Duration) (int, error) {
-	if err := s.sweepUploads(ctx, p); err != nil {
-		return 0, fault.Wrap(err, "sweeping uploads of project %s", p)
-	}
-	before := ulid.Timestamp(s.now().Add(-age))
-	var batch []string
-	swept := 0
-	flush := func() error {
-		var held []string
-		err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-			var err error
-			held, err = s.store.Holds(ctx, tx, p, batch)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		for _, key := range batch {
-			if slices.Contains(held, key) {
-				continue
-			}
-			err := s.artifacts.Delete(ctx, blob.Ref{Project: string(p), Owner: artifactKeys, Key: blob.Key(key)})
-			if err != nil {
-				return err
-			}
-			swept++
-		}
-		batch = batch[:0]
-		return nil
-	}
-	err := s.artifacts.List(ctx, artifactPrefix(p), func(key blob.Key) error {
-		u, err := ulid.ParseStrict(strings.TrimPrefix(path.Base(string(key)), "art_"))
-		if err != nil || u.Time() >= before {
-			return nil //nolint:nilerr // not one of ours, or too young to judge
-		}
-		batch = append(batch, string(key))
-		if len(batch) < 500 {
-			return nil
-		}
-		return flush()
-	})
-	if err == nil && len(batch) > 0 {
-		err = flush()
-	}
-	return swept, fault.Wrap(err, "sweeping artifacts of project %s", p)
+// MayRead refuses who may not read the files of a run or logged model.
+func (s *Artifacts) MayRead(ctx context.Context, p project.Name, place Place) error {
+	return s.artifactPlace(ctx, p, place, ActionRead, true)
 }
 
 func artifactPrefix(p project.Name) blob.Key {
@@ -401,7 +358,7 @@ func checkFilePath(name string) error {
 
 // artifactPlace asks whether the principal may act on the place's artifacts; contents
 // says that it reads their bytes, and not only their names.
-func (s *Service) artifactPlace(ctx context.Context, p project.Name, place Place, action policy.Action, contents bool) error {
+func (s *Artifacts) artifactPlace(ctx context.Context, p project.Name, place Place, action policy.Action, contents bool) error {
 	if place.Run != "" {
 		r, err := s.run(ctx, p, place.Run, action)
 		if err != nil || !contents {
@@ -418,7 +375,7 @@ func (s *Service) artifactPlace(ctx context.Context, p project.Name, place Place
 
 // placeThere refuses writes into what was deleted or removed meanwhile; an import may write
 // into what is deleted.
-func (s *Service) placeThere(ctx context.Context, tx *store.Tx, p project.Name, place Place, action policy.Action) (err error) {
+func (s *Artifacts) placeThere(ctx context.Context, tx *store.Tx, p project.Name, place Place, action policy.Action) (err error) {
 	switch {
 	case action != ActionImport:
 		return s.placeActive(ctx, tx, p, place)
@@ -431,7 +388,7 @@ func (s *Service) placeThere(ctx context.Context, tx *store.Tx, p project.Name, 
 }
 
 // placeActive refuses writes into what was deleted meanwhile.
-func (s *Service) placeActive(ctx context.Context, tx *store.Tx, p project.Name, place Place) error {
+func (s *Artifacts) placeActive(ctx context.Context, tx *store.Tx, p project.Name, place Place) error {
 	if place.Run != "" {
 		r, err := s.store.Run(ctx, tx, p, place.Run)
 		if err != nil {
@@ -444,7 +401,7 @@ func (s *Service) placeActive(ctx context.Context, tx *store.Tx, p project.Name,
 }
 
 // pathFree refuses a file where a directory is, below a file, and one too many.
-func (s *Service) pathFree(ctx context.Context, tx *store.Tx, place Place, name string) error {
+func (s *Artifacts) pathFree(ctx context.Context, tx *store.Tx, place Place, name string) error {
 	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
 		switch _, err := s.store.Artifact(ctx, tx, place.ID(), dir); {
 		case err == nil:
@@ -473,8 +430,8 @@ func (s *Service) pathFree(ctx context.Context, tx *store.Tx, place Place, name 
 
 // drop deletes an object that nothing refers to; what it cannot delete, Sweep
 // will.
-func (s *Service) drop(ctx context.Context, ref blob.Ref) {
+func (s *core) drop(ctx context.Context, ref blob.Ref) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
-	_ = s.artifacts.Delete(ctx, ref)
+	_ = s.objects.Delete(ctx, ref)
 }

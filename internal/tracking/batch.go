@@ -16,7 +16,6 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/store"
-	"github.com/falaj-ml/falaj/internal/tracking/search"
 )
 
 // Batch is what is logged in one transaction: all of it or nothing.
@@ -86,10 +85,14 @@ func (b Batch) validateItems() error {
 	return nil
 }
 
+// Logging logs into runs: metrics, params, tags, inputs and outputs. Its callers are MLflow's
+// protocol, jobs and imports.
+type Logging struct{ *core }
+
 // Log logs a batch into an active run. A value that is too long is cut; its end and the audit
 // log say so. A parameter that was logged with another
 // value is fault.Invalid, and nothing of the batch is kept.
-func (s *Service) Log(ctx context.Context, p project.Name, run RunID, b Batch) error {
+func (s *Logging) Log(ctx context.Context, p project.Name, run RunID, b Batch) error {
 	known, err := s.run(ctx, p, run, ActionWrite)
 	if err != nil {
 		return err
@@ -149,7 +152,7 @@ func (s *Service) Log(ctx context.Context, p project.Name, run RunID, b Batch) e
 	})
 }
 
-func (s *Service) logParams(ctx context.Context, tx *store.Tx, r Run, params []Pair, one bool) error {
+func (s *Logging) logParams(ctx context.Context, tx *store.Tx, r Run, params []Pair, one bool) error {
 	run := r.ID
 	if len(params) == 0 {
 		return nil
@@ -226,7 +229,7 @@ func earlierTag(p LoggedParam) string {
 	return string([]rune(tag)[:MaxKey-len(end)]) + end
 }
 
-func (s *Service) logMetrics(ctx context.Context, tx *store.Tx, r Run, metrics []Metric) error {
+func (s *Logging) logMetrics(ctx context.Context, tx *store.Tx, r Run, metrics []Metric) error {
 	run := r.ID
 	if len(metrics) == 0 {
 		return nil
@@ -286,7 +289,7 @@ func laterThan(a, b Metric) bool {
 }
 
 // DeleteTag removes a tag of an active run.
-func (s *Service) DeleteTag(ctx context.Context, p project.Name, run RunID, key string) error {
+func (s *Logging) DeleteTag(ctx context.Context, p project.Name, run RunID, key string) error {
 	if err := mayTag(ctx, []Pair{{Key: key}}); err != nil {
 		return err
 	}
@@ -304,7 +307,7 @@ func (s *Service) DeleteTag(ctx context.Context, p project.Name, run RunID, key 
 }
 
 // LogInputs records the data sets and logged models that a run says it read.
-func (s *Service) LogInputs(ctx context.Context, p project.Name, run RunID, datasets []DatasetInput, models []LoggedModelID) error {
+func (s *Logging) LogInputs(ctx context.Context, p project.Name, run RunID, datasets []DatasetInput, models []LoggedModelID) error {
 	if len(datasets) > MaxBatchInputs || len(models) > MaxBatchInputs {
 		return fault.New(fault.Invalid, "A request can name at most %d datasets and as many models.", MaxBatchInputs)
 	}
@@ -321,7 +324,7 @@ func (s *Service) LogInputs(ctx context.Context, p project.Name, run RunID, data
 }
 
 // LogOutputs records the logged models that a run made.
-func (s *Service) LogOutputs(ctx context.Context, p project.Name, run RunID, links []ModelLink) error {
+func (s *Logging) LogOutputs(ctx context.Context, p project.Name, run RunID, links []ModelLink) error {
 	if len(links) > MaxBatchInputs {
 		return fault.New(fault.Invalid, "A request can name at most %d models.", MaxBatchInputs)
 	}
@@ -331,7 +334,7 @@ func (s *Service) LogOutputs(ctx context.Context, p project.Name, run RunID, lin
 	return s.link(ctx, p, run, "log_outputs", nil, links)
 }
 
-func (s *Service) link(ctx context.Context, p project.Name, run RunID, act string, datasets []DatasetInput, links []ModelLink) error {
+func (s *Logging) link(ctx context.Context, p project.Name, run RunID, act string, datasets []DatasetInput, links []ModelLink) error {
 	for _, l := range links {
 		if err := CheckModelID(l.Model); err != nil {
 			return err
@@ -367,7 +370,7 @@ const maxModels = 1 << 20
 
 // RecordModel appends the description of a model, as old MLflow clients give it,
 // to the run's list of models.
-func (s *Service) RecordModel(ctx context.Context, p project.Name, run RunID, modelJSON string) error {
+func (s *Logging) RecordModel(ctx context.Context, p project.Name, run RunID, modelJSON string) error {
 	var description map[string]any
 	if err := json.Unmarshal([]byte(modelJSON), &description); err != nil {
 		return fault.New(fault.Invalid, "Malformed model info. \n %s \n is not a valid JSON.", clip(modelJSON))
@@ -401,72 +404,4 @@ func (s *Service) RecordModel(ctx context.Context, p project.Name, run RunID, mo
 		return s.store.PutTags(ctx, tx, *r, []Pair{{tagModels, string(b)}})
 	})
 	return err
-}
-
-// maxSpanned is of how many metrics a span is looked for.
-const maxSpanned = 256
-
-// Span gives the first and the last point since a time of the metric that was logged last;
-// ok is false when there is none.
-func (s *Service) Span(ctx context.Context, p project.Name, run RunID, since Millis) (first, last Metric, ok bool, err error) {
-	r, err := s.run(ctx, p, run, ActionRead)
-	if err == nil {
-		err = s.mayRead(ctx, p, "run", string(run), r.Owner, r.Origin)
-	}
-	if err != nil {
-		return first, last, false, err
-	}
-	err = s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		rows := []Run{r}
-		if err := s.store.FillRuns(ctx, tx, rows); err != nil {
-			return err
-		}
-		for _, m := range rows[0].Metrics[:min(len(rows[0].Metrics), maxSpanned)] {
-			found, err := s.store.PointSince(ctx, tx, run, m.Key, since, true)
-			if err != nil {
-				return err
-			}
-			if found != nil && (!ok || found.At > last.At || found.At == last.At && found.Step > last.Step) {
-				last, ok = *found, true
-			}
-		}
-		if !ok {
-			return nil
-		}
-		found, err := s.store.PointSince(ctx, tx, run, last.Key, since, false)
-		if found != nil {
-			first = *found
-		}
-		return err
-	})
-	return first, last, ok, err
-}
-
-// History gives a page of a metric's points by time, step and value, and the
-// token of the next page. limit 0 is MaxHistory.
-func (s *Service) History(ctx context.Context, p project.Name, run RunID, key string, limit int, pageToken string) ([]Metric, string, error) {
-	r, err := s.run(ctx, p, run, ActionRead)
-	if err != nil {
-		return nil, "", err
-	}
-	if err := s.mayRead(ctx, p, "run", string(run), r.Owner, r.Origin); err != nil {
-		return nil, "", err
-	}
-	if limit <= 0 || limit > MaxHistory {
-		limit = MaxHistory
-	}
-	offset, err := search.Offset(pageToken)
-	if err != nil {
-		return nil, "", err
-	}
-	var points []Metric
-	err = s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		points, err = s.store.History(ctx, tx, run, key, offset, limit+1)
-		return err
-	})
-	if err != nil {
-		return nil, "", err
-	}
-	points, next := page(points, Search{Max: limit}, Query{Offset: offset})
-	return points, next, nil
 }

@@ -25,7 +25,7 @@ func BenchmarkLog(b *testing.B) {
 	defer db.Close()
 	s := tracking.New(tracking.Config{DB: db, Store: trackingsql.Store{}, Authz: trackingtest.Policy{"alice": {proj: {"*"}}}})
 	ctx := identity.With(b.Context(), identity.Principal{Kind: identity.User, ID: "alice", Project: proj})
-	r, err := s.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{})
+	r, err := s.Runs.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func BenchmarkLog(b *testing.B) {
 			batch.Metrics[i] = tracking.Metric{Key: keys[i%10], Value: float64(i), At: tracking.Millis(step), Step: step}
 			step++
 		}
-		if err := s.Log(ctx, proj, r.ID, batch); err != nil {
+		if err := s.Logging.Log(ctx, proj, r.ID, batch); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -57,12 +57,12 @@ func BenchmarkSearchRuns(b *testing.B) {
 			}
 			batch.Runs = append(batch.Runs, r)
 		}
-		if _, err := w.Import(ctx, proj, batch); err != nil {
+		if _, err := w.Imports.Import(ctx, proj, batch); err != nil {
 			b.Fatal(err)
 		}
 	}
 	for b.Loop() {
-		found, _, err := w.SearchRuns(ctx, proj, tracking.Search{Experiments: []tracking.ExperimentID{7}, Filter: "metrics.m0 > 500", OrderBy: []string{"metrics.m1 DESC"}, Max: 100})
+		found, _, err := w.Runs.SearchRuns(ctx, proj, tracking.Search{Experiments: []tracking.ExperimentID{7}, Filter: "metrics.m0 > 500", OrderBy: []string{"metrics.m1 DESC"}, Max: 100})
 		if err != nil || len(found) != 100 {
 			b.Fatal(len(found), err)
 		}
@@ -85,10 +85,10 @@ func BenchmarkWrites(b *testing.B) {
 		s := tracking.New(tracking.Config{DB: open(b, trackingsql.Migrations), Store: trackingsql.Store{}, Authz: trackingtest.Policy{"alice": {proj: {"*"}}}})
 		ctx := as(b, "alice")
 		create := func() (tracking.Run, error) {
-			return s.CreateRun(ctx, proj, tracking.RunSpec{Tags: tags}, tracking.RunOptions{})
+			return s.Runs.CreateRun(ctx, proj, tracking.RunSpec{Tags: tags}, tracking.RunOptions{})
 		}
 		logs := func(batch tracking.Batch) func(tracking.Run) error {
-			return func(r tracking.Run) error { return s.Log(ctx, proj, r.ID, batch) }
+			return func(r tracking.Run) error { return s.Logging.Log(ctx, proj, r.ID, batch) }
 		}
 		for _, c := range []struct {
 			name string

@@ -53,7 +53,7 @@ func (o Origin) own(ctx context.Context) bool {
 }
 
 // mayRead refuses who may not read contents, and puts the read into the journal.
-func (s *Service) mayRead(ctx context.Context, p project.Name, kind, name, owner string, o Origin) error {
+func (s *core) mayRead(ctx context.Context, p project.Name, kind, name, owner string, o Origin) error {
 	if !classified(o.Classification) {
 		return nil
 	}
@@ -68,18 +68,13 @@ func (s *Service) mayRead(ctx context.Context, p project.Name, kind, name, owner
 }
 
 // shows is mayRead for what is answered without its contents otherwise.
-func (s *Service) shows(ctx context.Context, p project.Name, kind, name, owner string, o Origin) (bool, error) {
+func (s *core) shows(ctx context.Context, p project.Name, kind, name, owner string, o Origin) (bool, error) {
 	if !classified(o.Classification) || o.own(ctx) {
 		return true, nil
 	}
 	object := o.object(p, kind, name, owner)
 	object.Contents = true
 	return policy.Permits(ctx, s.authz, ActionRead, object)
-}
-
-// MayRead refuses who may not read the files of a run or logged model.
-func (s *Service) MayRead(ctx context.Context, p project.Name, place Place) error {
-	return s.artifactPlace(ctx, p, place, ActionRead, true)
 }
 
 // withhold takes the contents out of a run.
@@ -139,7 +134,7 @@ func inside(e search.Entity, key string) bool {
 // seen says what of a search's results the caller is shown, and which of them whole. It
 // asks once for each origin among them, and about a name where that is refused, which a
 // grant may be for.
-func (s *Service) seen(ctx context.Context, p project.Name, kind string, origins []Origin, names []string) (whole []bool, err error) {
+func (s *core) seen(ctx context.Context, p project.Name, kind string, origins []Origin, names []string) (whole []bool, err error) {
 	whole = make([]bool, len(origins))
 	asked := map[string]bool{}
 	for i, o := range origins {

@@ -18,7 +18,7 @@ import (
 // newest, and may change once what an earlier one logged as a param.
 func TestContinue(t *testing.T) {
 	w, loop := open(t), identity.With(t.Context(), identity.Loop("training"))
-	run := must(w.CreateRun(loop, proj, tracking.RunSpec{}, tracking.RunOptions{Origin: tracking.Origin{Job: "job_1", Attempt: "att_1", Residency: residency.Of("home")}, AttemptNumber: 1}))(t)
+	run := must(w.Runs.CreateRun(loop, proj, tracking.RunSpec{}, tracking.RunOptions{Origin: tracking.Origin{Job: "job_1", Attempt: "att_1", Residency: residency.Of("home")}, AttemptNumber: 1}))(t)
 	point := func(step int64, at tracking.Millis, value float64) tracking.Batch {
 		return tracking.Batch{Metrics: []tracking.Metric{{Key: "loss", Value: value, At: at, Step: step}}}
 	}
@@ -27,52 +27,52 @@ func TestContinue(t *testing.T) {
 	}
 	first, second := as(t, "att_1"), as(t, "att_2")
 	for step := range int64(5) {
-		if err := w.Log(first, proj, run.ID, point(step, 1000+tracking.Millis(step), 5)); err != nil {
+		if err := w.Logging.Log(first, proj, run.ID, point(step, 1000+tracking.Millis(step), 5)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for key, value := range map[string]string{"lr": "0.1", "dir": "/a"} {
-		if err := w.Log(first, proj, run.ID, param(key, value)); err != nil {
+		if err := w.Logging.Log(first, proj, run.ID, param(key, value)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	wantKind(t, w.Log(first, proj, run.ID, param("dir", "/c")), fault.Invalid, "Changing param values is not allowed")
+	wantKind(t, w.Logging.Log(first, proj, run.ID, param("dir", "/c")), fault.Invalid, "Changing param values is not allowed")
 	failed, end := tracking.Failed, tracking.Millis(1010)
-	must(w.UpdateRun(loop, proj, run.ID, tracking.RunUpdate{Status: &failed, End: &end}))(t)
+	must(w.Runs.UpdateRun(loop, proj, run.ID, tracking.RunUpdate{Status: &failed, End: &end}))(t)
 
-	wantKind(t, errOf(w.Continue(first, proj, run.ID, "att_1", 2)), fault.PermissionDenied, "may not change the owner of a run")
-	got := must(w.Continue(loop, proj, run.ID, "att_2", 2))(t)
+	wantKind(t, errOf(w.Runs.Continue(first, proj, run.ID, "att_1", 2)), fault.PermissionDenied, "may not change the owner of a run")
+	got := must(w.Runs.Continue(loop, proj, run.ID, "att_2", 2))(t)
 	if got.Status != tracking.Running || got.End != 0 || got.Attempt != "att_2" {
 		t.Errorf("%+v", got)
 	}
-	if again := must(w.AttemptRun(loop, proj, "att_2"))(t); again.ID != run.ID {
+	if again := must(w.Runs.AttemptRun(loop, proj, "att_2"))(t); again.ID != run.ID {
 		t.Errorf("the attempt's run is %s", again.ID)
 	}
-	wantKind(t, w.Log(first, proj, run.ID, param("late", "1")), fault.PermissionDenied, "")
+	wantKind(t, w.Logging.Log(first, proj, run.ID, param("late", "1")), fault.PermissionDenied, "")
 	for step := int64(3); step < 5; step++ { // it resumed from step 3
-		if err := w.Log(second, proj, run.ID, point(step, 2000+tracking.Millis(step), 4)); err != nil {
+		if err := w.Logging.Log(second, proj, run.ID, point(step, 2000+tracking.Millis(step), 4)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	from, to, ok, err := w.Span(loop, proj, run.ID, 1500)
+	from, to, ok, err := w.Runs.Span(loop, proj, run.ID, 1500)
 	if err != nil || !ok || from.Step != 3 || from.At != 2003 || to.Step != 4 || to.At != 2004 {
 		t.Errorf("%+v %+v %t %v", from, to, ok, err)
 	}
-	if _, _, ok, err := w.Span(loop, proj, run.ID, 3000); ok || err != nil {
+	if _, _, ok, err := w.Runs.Span(loop, proj, run.ID, 3000); ok || err != nil {
 		t.Errorf("a span of nothing: %t %v", ok, err)
 	}
-	if points, _, err := w.History(loop, proj, run.ID, "loss", 100, ""); err != nil || len(points) != 7 {
+	if points, _, err := w.Runs.History(loop, proj, run.ID, "loss", 100, ""); err != nil || len(points) != 7 {
 		t.Errorf("%d points, %v", len(points), err)
 	}
 
 	for _, b := range []tracking.Batch{param("lr", "0.1"), param("dir", "/b")} {
-		if err := w.Log(second, proj, run.ID, b); err != nil {
+		if err := w.Logging.Log(second, proj, run.ID, b); err != nil {
 			t.Error(err)
 		}
 	}
-	wantKind(t, w.Log(second, proj, run.ID, param("dir", "/c")), fault.Invalid, "Changing param values is not allowed")
-	wantKind(t, w.Log(as(t, "alice"), proj, run.ID, param("lr", "0.2")), fault.Invalid, "Changing param values is not allowed")
-	whole := must(w.Run(loop, proj, run.ID))(t)
+	wantKind(t, w.Logging.Log(second, proj, run.ID, param("dir", "/c")), fault.Invalid, "Changing param values is not allowed")
+	wantKind(t, w.Logging.Log(as(t, "alice"), proj, run.ID, param("lr", "0.2")), fault.Invalid, "Changing param values is not allowed")
+	whole := must(w.Runs.Run(loop, proj, run.ID))(t)
 	var params, tags []string
 	for _, p := range whole.Params {
 		params = append(params, p.Key+"="+p.Value)
@@ -87,27 +87,27 @@ func TestContinue(t *testing.T) {
 		t.Errorf("tags %s", got)
 	}
 
-	if err := w.DeleteRun(loop, proj, run.ID); err != nil {
+	if err := w.Runs.DeleteRun(loop, proj, run.ID); err != nil {
 		t.Fatal(err)
 	}
-	wantKind(t, errOf(w.Continue(loop, proj, run.ID, "att_3", 3)), fault.NotFound, "is deleted")
+	wantKind(t, errOf(w.Runs.Continue(loop, proj, run.ID, "att_3", 3)), fault.NotFound, "is deleted")
 }
 
 // TestLatestOfAttempt: the latest value of a metric is of the newest attempt that logged it,
 // and of its points that of the largest step, as MLflow has it.
 func TestLatestOfAttempt(t *testing.T) {
 	w, loop := open(t), identity.With(t.Context(), identity.Loop("training"))
-	run := must(w.CreateRun(loop, proj, tracking.RunSpec{}, tracking.RunOptions{Origin: tracking.Origin{Job: "job_1", Attempt: "att_1"}, AttemptNumber: 1}))(t)
+	run := must(w.Runs.CreateRun(loop, proj, tracking.RunSpec{}, tracking.RunOptions{Origin: tracking.Origin{Job: "job_1", Attempt: "att_1"}, AttemptNumber: 1}))(t)
 	log := func(attempt string, key string, step int64, at tracking.Millis, value float64) {
 		t.Helper()
-		if err := w.Log(as(t, attempt), proj, run.ID, tracking.Batch{Metrics: []tracking.Metric{{Key: key, Value: value, At: at, Step: step}}}); err != nil {
+		if err := w.Logging.Log(as(t, attempt), proj, run.ID, tracking.Batch{Metrics: []tracking.Metric{{Key: key, Value: value, At: at, Step: step}}}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	latest := func() string {
 		t.Helper()
 		var out strings.Builder
-		for _, m := range must(w.Run(loop, proj, run.ID))(t).Metrics {
+		for _, m := range must(w.Runs.Run(loop, proj, run.ID))(t).Metrics {
 			fmt.Fprintf(&out, "%s %v at step %d of attempt %d\n", m.Key, m.Value, m.Step, m.Attempt)
 		}
 		return out.String()
@@ -118,14 +118,14 @@ func TestLatestOfAttempt(t *testing.T) {
 	if got, want := latest(), "accuracy 0.9 at step 9 of attempt 1\nloss NaN at step 100 of attempt 1\n"; got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
-	must(w.Continue(loop, proj, run.ID, "att_2", 2))(t)
+	must(w.Runs.Continue(loop, proj, run.ID, "att_2", 2))(t)
 	log("att_2", "loss", 20, 1050, 3) // whose clock is behind
 	log("att_2", "loss", 30, 1060, 2)
 	log("att_2", "loss", 25, 3000, 4)
 	if got, want := latest(), "accuracy 0.9 at step 9 of attempt 1\nloss 2 at step 30 of attempt 2\n"; got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
-	found, _, err := w.SearchRuns(loop, proj, tracking.Search{Experiments: []tracking.ExperimentID{run.Experiment}, Filter: "metrics.loss < 3", Max: 10})
+	found, _, err := w.Runs.SearchRuns(loop, proj, tracking.Search{Experiments: []tracking.ExperimentID{run.Experiment}, Filter: "metrics.loss < 3", Max: 10})
 	if err != nil || len(found) != 1 {
 		t.Errorf("%d runs are found by the value, %v", len(found), err)
 	}
@@ -135,11 +135,11 @@ func TestLatestOfAttempt(t *testing.T) {
 // none that it logged itself; whether it may is not decided by what it can write.
 func TestParamsOfAttempts(t *testing.T) {
 	w, loop := open(t), identity.With(t.Context(), identity.Loop("training"))
-	run := must(w.CreateRun(loop, proj, tracking.RunSpec{}, tracking.RunOptions{Origin: tracking.Origin{Job: "job_1", Attempt: "att_1"}, AttemptNumber: 1}))(t)
+	run := must(w.Runs.CreateRun(loop, proj, tracking.RunSpec{}, tracking.RunOptions{Origin: tracking.Origin{Job: "job_1", Attempt: "att_1"}, AttemptNumber: 1}))(t)
 	long, longer := strings.Repeat("k", tracking.MaxKey-1)+"é", strings.Repeat("k", tracking.MaxKey)
 	log := func(attempt string, key, value string) error {
 		t.Helper()
-		return w.Log(as(t, attempt), proj, run.ID, tracking.Batch{Params: []tracking.Pair{{Key: key, Value: value}}})
+		return w.Logging.Log(as(t, attempt), proj, run.ID, tracking.Batch{Params: []tracking.Pair{{Key: key, Value: value}}})
 	}
 	const refused = "Changing param values is not allowed"
 	for _, step := range []struct{ attempt, key, value, want string }{
@@ -163,7 +163,7 @@ func TestParamsOfAttempts(t *testing.T) {
 		{"att_4", "dir", "/d", ""},
 	} {
 		if step.key == "" {
-			must(w.Continue(loop, proj, run.ID, step.attempt, int(step.attempt[4]-'0')))(t)
+			must(w.Runs.Continue(loop, proj, run.ID, step.attempt, int(step.attempt[4]-'0')))(t)
 			continue
 		}
 		err := log(step.attempt, step.key, step.value)
@@ -175,7 +175,7 @@ func TestParamsOfAttempts(t *testing.T) {
 		}
 	}
 	var tags []string
-	for _, p := range must(w.Run(loop, proj, run.ID))(t).Tags {
+	for _, p := range must(w.Runs.Run(loop, proj, run.ID))(t).Tags {
 		if n := utf8.RuneCountInString(p.Key); n > tracking.MaxKey {
 			t.Errorf("a tag of %d characters", n)
 		}
@@ -195,15 +195,15 @@ func TestParamsOfAttempts(t *testing.T) {
 // TestAttemptTags: the tags that tell of a run's attempts are set by Falaj, and by no attempt.
 func TestAttemptTags(t *testing.T) {
 	w, loop := open(t), identity.With(t.Context(), identity.Loop("training"))
-	run := must(w.CreateRun(loop, proj, tracking.RunSpec{}, tracking.RunOptions{Origin: tracking.Origin{Job: "job_1", Attempt: "att_1"}, AttemptNumber: 1}))(t)
+	run := must(w.Runs.CreateRun(loop, proj, tracking.RunSpec{}, tracking.RunOptions{Origin: tracking.Origin{Job: "job_1", Attempt: "att_1"}, AttemptNumber: 1}))(t)
 	first := as(t, "att_1")
 	for _, key := range []string{"falaj.attempt", "falaj.attempts", "falaj.attempt.1.param.dir"} {
 		tag := []tracking.Pair{{Key: key, Value: "2"}}
-		wantKind(t, w.Log(first, proj, run.ID, tracking.Batch{Tags: tag}), fault.PermissionDenied, key)
-		wantKind(t, errOf(w.CreateRun(first, proj, tracking.RunSpec{Tags: tag}, tracking.RunOptions{})), fault.PermissionDenied, key)
-		wantKind(t, w.DeleteTag(first, proj, run.ID, key), fault.PermissionDenied, key)
+		wantKind(t, w.Logging.Log(first, proj, run.ID, tracking.Batch{Tags: tag}), fault.PermissionDenied, key)
+		wantKind(t, errOf(w.Runs.CreateRun(first, proj, tracking.RunSpec{Tags: tag}, tracking.RunOptions{})), fault.PermissionDenied, key)
+		wantKind(t, w.Logging.DeleteTag(first, proj, run.ID, key), fault.PermissionDenied, key)
 	}
-	if err := w.Log(first, proj, run.ID, tracking.Batch{Tags: []tracking.Pair{{Key: "falaj.attempted", Value: "2"}}}); err != nil {
+	if err := w.Logging.Log(first, proj, run.ID, tracking.Batch{Tags: []tracking.Pair{{Key: "falaj.attempted", Value: "2"}}}); err != nil {
 		t.Error(err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/tracking/search"
 )
 
 // TagFields are what a search finds an object by that has the tags: those of users.
@@ -41,7 +42,7 @@ func ParseSearchKey(key string) (created int64, id ExperimentID, err error) {
 
 // FindExperiments reads those active experiments, in the order of SearchExperiments after a key,
 // of which may says that they may be what is looked for: limit of them at most.
-func (s *Service) FindExperiments(ctx context.Context, p project.Name, after string, limit int, may func(store.Line) (bool, error)) (found store.Found[Experiment], err error) {
+func (s *Experiments) FindExperiments(ctx context.Context, p project.Name, after string, limit int, may func(store.Line) (bool, error)) (found store.Found[Experiment], err error) {
 	if err := s.allow(ctx, ActionRead, p, "experiment", ""); err != nil {
 		return found, err
 	}
@@ -64,4 +65,47 @@ func (s *Service) FindExperiments(ctx context.Context, p project.Name, after str
 		},
 		Key: Experiment.SearchKey,
 	}, after, limit, may)
+}
+
+// Search is a search as a client asks it.
+type Search struct {
+	Experiments []ExperimentID
+	View        View
+	Filter      string
+	OrderBy     []string
+	Datasets    []DatasetInput // logged models only: metrics on these data sets
+	OrderOn     []DatasetInput // logged models only: of each clause of OrderBy, on which data set; may be empty
+	Max         int            // results per page, at least 1
+	Page        string         // token of an earlier answer
+}
+
+func (s Search) query(g search.Grammar, limit int) (Query, error) {
+	q := Query{Experiments: s.Experiments, View: s.View, Datasets: s.Datasets, OrderOn: s.OrderOn}
+	if q.View == "" {
+		q.View = ViewActive
+	}
+	if s.Max < 1 {
+		return q, fault.New(fault.Invalid, "Invalid value %d for parameter 'max_results' supplied. It must be a positive integer", s.Max)
+	}
+	if s.Max > limit {
+		return q, fault.New(fault.Invalid, "Invalid value %d for parameter 'max_results' supplied. It must be at most %d", s.Max, limit)
+	}
+	var err error
+	if q.Offset, err = search.Offset(s.Page); err != nil {
+		return q, err
+	}
+	q.Limit = s.Max + 1 // one more says whether there is a next page
+	if q.Where, err = g.Parse(s.Filter); err != nil {
+		return q, err
+	}
+	q.Order, err = g.ParseOrder(s.OrderBy)
+	return q, err
+}
+
+// page cuts the surplus row and makes the next token.
+func page[T any](rows []T, s Search, q Query) ([]T, string) {
+	if len(rows) <= s.Max {
+		return rows, ""
+	}
+	return rows[:s.Max], search.Token(q.Offset + s.Max)
 }

@@ -109,12 +109,20 @@ func (o *ImportOutcome) refuse(err error) {
 // errDry undoes a transaction that was only tried.
 var errDry = errors.New("dry run")
 
+// Imports takes what another MLflow server had. Its caller is the HTTP API.
+type Imports struct {
+	*core
+	logging   *Logging
+	models    *LoggedModels
+	artifacts *Artifacts
+}
+
 // Import keeps a batch in one transaction, and says what became of each item.
 // Repeating it changes nothing: a run that came before gets what its server says
 // now, points that are there are not logged twice, and nothing that was logged here
 // since is removed. What may not be logged is left out of a run; a run that cannot
 // be one is refused; neither keeps the others from coming.
-func (s *Service) Import(ctx context.Context, p project.Name, in Import) ([]ImportOutcome, error) {
+func (s *Imports) Import(ctx context.Context, p project.Name, in Import) ([]ImportOutcome, error) {
 	if err := s.allow(ctx, ActionImport, p, "run", ""); err != nil {
 		return nil, err
 	}
@@ -178,7 +186,7 @@ func (s *Service) Import(ctx context.Context, p project.Name, in Import) ([]Impo
 
 // Imported gives the digests with which things came, by id; empty where not all of
 // it has.
-func (s *Service) Imported(ctx context.Context, p project.Name, kind ImportKind, ids []string) (map[string]string, error) {
+func (s *Imports) Imported(ctx context.Context, p project.Name, kind ImportKind, ids []string) (map[string]string, error) {
 	if err := s.allow(ctx, ActionImport, p, "run", ""); err != nil {
 		return nil, err
 	}
@@ -196,7 +204,7 @@ func (s *Service) Imported(ctx context.Context, p project.Name, kind ImportKind,
 
 // ImportArtifact stores a file of something that was imported, which may be
 // deleted: then its files come, too. Otherwise it is PutArtifact.
-func (s *Service) ImportArtifact(ctx context.Context, p project.Name, place Place, name string, body io.Reader) (File, error) {
+func (s *Imports) ImportArtifact(ctx context.Context, p project.Name, place Place, name string, body io.Reader) (File, error) {
 	if err := s.allow(ctx, ActionImport, p, "run", place.ID()); err != nil {
 		return File{}, err
 	}
@@ -214,12 +222,12 @@ func (s *Service) ImportArtifact(ctx context.Context, p project.Name, place Plac
 	if err != nil {
 		return File{}, err
 	}
-	return s.putArtifact(ctx, p, place, name, body, ActionImport, nil)
+	return s.artifacts.putArtifact(ctx, p, place, name, body, ActionImport, nil)
 }
 
 // importing is the import of one batch, in its transaction.
 type importing struct {
-	s           *Service
+	s           *Imports
 	p           project.Name
 	dry         bool // what other batches would have brought is not there
 	owner       string
@@ -394,7 +402,7 @@ func (i *importing) model(ctx context.Context, tx *store.Tx, m ImportedModel) (I
 		return o, err
 	}
 	params, tags := i.pairs(&o, "param", m.Params, "", MaxLoggedModelParam), i.pairs(&o, "tag", m.Tags, "", MaxTagValue)
-	if err := i.s.putModelPairs(ctx, tx, m.ID, params, tags); err != nil {
+	if err := i.s.models.putModelPairs(ctx, tx, m.ID, params, tags); err != nil {
 		return o, err
 	}
 	ofRun := map[RunID][]Metric{}
@@ -475,7 +483,7 @@ func (i *importing) run(ctx context.Context, tx *store.Tx, r ImportedRun) (Impor
 		}
 		r.Experiment = whole.Experiment
 	}
-	return o, i.s.logMetrics(ctx, tx, r.Run, points)
+	return o, i.s.logging.logMetrics(ctx, tx, r.Run, points)
 }
 
 // head keeps a run without its data; false: it was refused.

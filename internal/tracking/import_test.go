@@ -35,7 +35,7 @@ func foreignExperiment() tracking.ImportedExperiment {
 
 func results(t *testing.T, w *world, in tracking.Import) string {
 	t.Helper()
-	out := must(w.Import(as(t, "alice"), proj, in))(t)
+	out := must(w.Imports.Import(as(t, "alice"), proj, in))(t)
 	words := make([]string, len(out))
 	for i, o := range out {
 		words[i] = string(o.Result)
@@ -66,7 +66,7 @@ func TestImport(t *testing.T) {
 	part := foreignRun(1)
 	part.Part = true // of one that another batch tried
 	want(t, results(t, w, tracking.Import{DryRun: true, Runs: []tracking.ImportedRun{part}}), "created")
-	_, err := w.Run(ctx, proj, foreign(1))
+	_, err := w.Runs.Run(ctx, proj, foreign(1))
 	wantKind(t, err, fault.NotFound, "not found")
 	linked := foreignRun(1) // with a model that another batch would have brought
 	linked.Models = []tracking.ModelLink{{Model: "m-" + tracking.LoggedModelID(strings.Repeat("7", 32))}}
@@ -77,11 +77,11 @@ func TestImport(t *testing.T) {
 	if rows := auditRows(t, w); len(rows) != before+1 || !strings.Contains(rows[before], "http://old") {
 		t.Fatalf("audited as %v", rows[before:])
 	}
-	r := must(w.Run(ctx, proj, foreign(1)))(t)
+	r := must(w.Runs.Run(ctx, proj, foreign(1)))(t)
 	if r.User != "maryam" || r.Start != 1000 || r.End != 2000 || r.Experiment != 7 || r.Owner != "alice" || len(r.Params) != 1 || len(r.Metrics) != 2 || !math.IsNaN(r.Metrics[1].Value) {
 		t.Fatalf("the run is %+v", r)
 	}
-	if e := must(w.Experiment(ctx, proj, 7))(t); e.Created.UnixMilli() != 1_600_000_000_000 || len(e.Tags) != 1 {
+	if e := must(w.Experiments.Experiment(ctx, proj, 7))(t); e.Created.UnixMilli() != 1_600_000_000_000 || len(e.Tags) != 1 {
 		t.Fatalf("the experiment is %+v", e)
 	}
 	want(t, results(t, w, batch), "unchanged", "unchanged")
@@ -90,29 +90,29 @@ func TestImport(t *testing.T) {
 	}
 
 	// What was logged here stays, whether or not the source has something new.
-	if err := w.Log(ctx, proj, foreign(1), tracking.Batch{Params: []tracking.Pair{{"here", "1"}}, Metrics: []tracking.Metric{{Key: "loss", Value: 9, At: 7, Step: 2}}}); err != nil {
+	if err := w.Logging.Log(ctx, proj, foreign(1), tracking.Batch{Params: []tracking.Pair{{"here", "1"}}, Metrics: []tracking.Metric{{Key: "loss", Value: 9, At: 7, Step: 2}}}); err != nil {
 		t.Fatal(err)
 	}
 	batch.Runs[0].Digest, batch.Runs[0].Name, batch.Runs[0].Params = "another", "renamed", []tracking.Pair{{"lr", "0.2"}}
 	want(t, results(t, w, batch), "unchanged", "updated")
-	r = must(w.Run(ctx, proj, foreign(1)))(t)
+	r = must(w.Runs.Run(ctx, proj, foreign(1)))(t)
 	if diff := cmp.Diff([]tracking.Pair{{"here", "1"}, {"lr", "0.2"}}, r.Params); diff != "" || r.Name != "renamed" || r.Metrics[1].Value != 9 {
 		t.Fatalf("the run is %+v\n%s", r, diff)
 	}
-	points, _, err := w.History(ctx, proj, foreign(1), "loss", 0, "")
+	points, _, err := w.Runs.History(ctx, proj, foreign(1), "loss", 0, "")
 	if err != nil || len(points) != 3 {
 		t.Fatalf("%d points, %v", len(points), err)
 	}
-	if digests := must(w.Imported(ctx, proj, tracking.ImportRun, []string{string(foreign(1)), string(foreign(2))}))(t); len(digests) != 1 || digests[string(foreign(1))] != "another" {
+	if digests := must(w.Imports.Imported(ctx, proj, tracking.ImportRun, []string{string(foreign(1)), string(foreign(2))}))(t); len(digests) != 1 || digests[string(foreign(1))] != "another" {
 		t.Fatalf("digests %v", digests)
 	}
 }
 
 func TestImportRefuses(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
-	_, err := w.Import(as(t, "vera"), proj, tracking.Import{})
+	_, err := w.Imports.Import(as(t, "vera"), proj, tracking.Import{})
 	wantKind(t, err, fault.PermissionDenied, "run.import")
-	own := must(w.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{}))(t)
+	own := must(w.Runs.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{}))(t)
 	want(t, results(t, w, tracking.Import{Experiments: []tracking.ImportedExperiment{foreignExperiment()}}), "created")
 
 	nowhere, stranger, undead, odd, mine, part := foreignRun(1), foreignRun(2), foreignRun(3), foreignRun(4), foreignRun(5), foreignRun(6)
@@ -138,31 +138,31 @@ func TestImportRefuses(t *testing.T) {
 	}
 	// An identifier is one object's, in whatever project.
 	other := tracking.Import{Experiments: []tracking.ImportedExperiment{foreignExperiment()}, Runs: []tracking.ImportedRun{foreignRun(4)}}
-	out := must(w.Import(ctx, "other", other))(t)
+	out := must(w.Imports.Import(ctx, "other", other))(t)
 	if out[1].Result != tracking.ImportRefused {
 		t.Fatalf("a run is in two projects: %+v", out[1])
 	}
-	if r := must(w.Run(ctx, proj, foreign(4)))(t); r.Project != proj {
+	if r := must(w.Runs.Run(ctx, proj, foreign(4)))(t); r.Project != proj {
 		t.Fatalf("the run is in %s", r.Project)
 	}
-	_, err = w.Import(ctx, proj, tracking.Import{Runs: make([]tracking.ImportedRun, tracking.MaxImportItems+1)})
+	_, err = w.Imports.Import(ctx, proj, tracking.Import{Runs: make([]tracking.ImportedRun, tracking.MaxImportItems+1)})
 	wantKind(t, err, fault.TooLarge, "at most 1000 items")
 }
 
 func TestImportNumbers(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
 	for range 7 {
-		must(w.CreateExperiment(ctx, proj, "e"+strconv.Itoa(int(w.clock.UnixNano())), nil))(t)
+		must(w.Experiments.CreateExperiment(ctx, proj, "e"+strconv.Itoa(int(w.clock.UnixNano())), nil))(t)
 		w.clock = w.clock.Add(time.Second)
 	}
-	out := must(w.Import(ctx, proj, tracking.Import{Experiments: []tracking.ImportedExperiment{foreignExperiment()}}))(t)
+	out := must(w.Imports.Import(ctx, proj, tracking.Import{Experiments: []tracking.ImportedExperiment{foreignExperiment()}}))(t)
 	if out[0].Result != tracking.ImportCreated || out[0].Experiment != 8 {
 		t.Fatalf("number 7 is taken, and got %+v", out[0])
 	}
 	again := foreignExperiment()
 	again.Digest, again.Stage = "now", tracking.Deleted
-	out = must(w.Import(ctx, proj, tracking.Import{Experiments: []tracking.ImportedExperiment{again}}))(t)
-	if e := must(w.Experiment(ctx, proj, 8))(t); out[0].Result != tracking.ImportUpdated || e.Stage != tracking.Deleted {
+	out = must(w.Imports.Import(ctx, proj, tracking.Import{Experiments: []tracking.ImportedExperiment{again}}))(t)
+	if e := must(w.Experiments.Experiment(ctx, proj, 8))(t); out[0].Result != tracking.ImportUpdated || e.Stage != tracking.Deleted {
 		t.Fatalf("%+v, %+v", out[0], e)
 	}
 }
@@ -172,12 +172,12 @@ func TestImportNumbers(t *testing.T) {
 func TestImportSameName(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
 	theirs := foreignExperiment()
-	own := must(w.CreateExperiment(ctx, proj, theirs.Name, nil))(t).ID
-	before := must(w.Experiment(ctx, proj, own))(t)
+	own := must(w.Experiments.CreateExperiment(ctx, proj, theirs.Name, nil))(t).ID
+	before := must(w.Experiments.Experiment(ctx, proj, own))(t)
 	bring := func(digest string, stage tracking.Stage) tracking.ImportOutcome {
 		t.Helper()
 		theirs.Digest, theirs.Stage = digest, stage
-		return must(w.Import(ctx, proj, tracking.Import{Experiments: []tracking.ImportedExperiment{theirs}}))(t)[0]
+		return must(w.Imports.Import(ctx, proj, tracking.Import{Experiments: []tracking.ImportedExperiment{theirs}}))(t)[0]
 	}
 	for n, step := range []struct {
 		digest string
@@ -194,7 +194,7 @@ func TestImportSameName(t *testing.T) {
 		if out.Result != step.want || out.LostCount != step.lost || out.Experiment != own {
 			t.Errorf("%d: %+v", n, out)
 		}
-		if e := must(w.Experiment(ctx, proj, own))(t); e.Stage != tracking.Active || e.Updated.Before(before.Updated) {
+		if e := must(w.Experiments.Experiment(ctx, proj, own))(t); e.Stage != tracking.Active || e.Updated.Before(before.Updated) {
 			t.Fatalf("%d: what was made here is %s, of %s", n, e.Stage, e.Updated)
 		}
 	}
@@ -206,7 +206,7 @@ func TestImportFiles(t *testing.T) {
 	gone.Stage = tracking.Deleted
 	place := tracking.Place{Run: gone.ID}
 	put := func(ctx context.Context, place tracking.Place, name string) error {
-		_, err := w.ImportArtifact(ctx, proj, place, name, strings.NewReader("x"))
+		_, err := w.Imports.ImportArtifact(ctx, proj, place, name, strings.NewReader("x"))
 		return err
 	}
 	wantKind(t, put(ctx, place, "a.txt"), fault.NotFound, "was not imported")
@@ -214,12 +214,12 @@ func TestImportFiles(t *testing.T) {
 	if err := put(ctx, place, "d/a.txt"); err != nil {
 		t.Fatal(err)
 	}
-	if files := must(w.Files(ctx, proj, place, ""))(t); len(files) != 1 || files[0].Path != "d/a.txt" {
+	if files := must(w.Artifacts.Files(ctx, proj, place, ""))(t); len(files) != 1 || files[0].Path != "d/a.txt" {
 		t.Fatalf("files %v", files)
 	}
 	wantKind(t, put(ctx, place, "../a.txt"), fault.Invalid, "Invalid path")
 	wantKind(t, put(as(t, "vera"), place, "b.txt"), fault.PermissionDenied, "run.import")
-	own := must(w.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{}))(t)
+	own := must(w.Runs.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{}))(t)
 	wantKind(t, put(ctx, tracking.Place{Run: own.ID}, "b.txt"), fault.NotFound, "was not imported")
 }
 
@@ -236,11 +236,11 @@ func TestImportModels(t *testing.T) {
 	batch := tracking.Import{Experiments: []tracking.ImportedExperiment{foreignExperiment()}, Models: []tracking.ImportedModel{m}, Runs: []tracking.ImportedRun{run}}
 	want(t, results(t, w, batch), "created", "created", "created")
 	want(t, results(t, w, batch), "unchanged", "unchanged", "unchanged")
-	got := must(w.LoggedModel(ctx, proj, m.ID))(t)
+	got := must(w.LoggedModels.LoggedModel(ctx, proj, m.ID))(t)
 	if !got.Created.Equal(at) || got.Run != foreign(1) || len(got.Metrics) != 1 || got.Metrics[0].DatasetName != "flights" || len(got.Params) != 1 || len(got.Tags) != 1 {
 		t.Fatalf("the model is %+v", got)
 	}
-	if r := must(w.Run(ctx, proj, foreign(1)))(t); len(r.Models) != 1 || r.Models[0].Step != 4 {
+	if r := must(w.Runs.Run(ctx, proj, foreign(1)))(t); len(r.Models) != 1 || r.Models[0].Step != 4 {
 		t.Fatalf("the run made %v", r.Models)
 	}
 }
@@ -279,20 +279,20 @@ func TestImportParts(t *testing.T) {
 		}
 		send := func(parts []tracking.ImportedRun) {
 			for _, p := range parts {
-				if _, err := w.Import(ctx, proj, tracking.Import{Runs: []tracking.ImportedRun{p}}); err != nil {
+				if _, err := w.Imports.Import(ctx, proj, tracking.Import{Runs: []tracking.ImportedRun{p}}); err != nil {
 					rt.Fatal(err)
 				}
 			}
 		}
 		send(parts[:rapid.IntRange(0, len(parts)).Draw(rt, "cut off")])
 		send(parts)
-		r, err := w.Run(ctx, proj, run.ID)
+		r, err := w.Runs.Run(ctx, proj, run.ID)
 		if err != nil {
 			rt.Fatal(err)
 		}
 		total := 0
 		for _, m := range r.Metrics {
-			points, _, err := w.History(ctx, proj, run.ID, m.Key, 0, "")
+			points, _, err := w.Runs.History(ctx, proj, run.ID, m.Key, 0, "")
 			if err != nil || m.Value != points[len(points)-1].Value {
 				rt.Fatal(m, points, err)
 			}

@@ -45,9 +45,13 @@ type LoggedModelSpec struct {
 	Tags       []Pair
 }
 
+// LoggedModels creates, changes, finds and reads logged models. Its callers are MLflow's protocol,
+// jobs and the registry.
+type LoggedModels struct{ *core }
+
 // CreateLoggedModel makes a logged model, pending until it is finalised. It
 // inherits the origin of its run.
-func (s *Service) CreateLoggedModel(ctx context.Context, p project.Name, spec LoggedModelSpec) (LoggedModel, error) {
+func (s *LoggedModels) CreateLoggedModel(ctx context.Context, p project.Name, spec LoggedModelSpec) (LoggedModel, error) {
 	if err := s.allow(ctx, ActionWrite, p, "logged_model", ""); err != nil {
 		return LoggedModel{}, err
 	}
@@ -110,7 +114,7 @@ func (s *Service) CreateLoggedModel(ctx context.Context, p project.Name, spec Lo
 }
 
 // LoggedModel gives a logged model with its data.
-func (s *Service) LoggedModel(ctx context.Context, p project.Name, model LoggedModelID) (LoggedModel, error) {
+func (s *LoggedModels) LoggedModel(ctx context.Context, p project.Name, model LoggedModelID) (LoggedModel, error) {
 	m, err := s.loggedModel(ctx, p, model, ActionRead)
 	if err != nil {
 		return LoggedModel{}, err
@@ -132,7 +136,7 @@ func (s *Service) LoggedModel(ctx context.Context, p project.Name, model LoggedM
 }
 
 // FinalizeLoggedModel says that a logged model is complete or has failed.
-func (s *Service) FinalizeLoggedModel(ctx context.Context, p project.Name, model LoggedModelID, status ModelStatus) (LoggedModel, error) {
+func (s *LoggedModels) FinalizeLoggedModel(ctx context.Context, p project.Name, model LoggedModelID, status ModelStatus) (LoggedModel, error) {
 	if status != ModelReady && status != ModelFailed {
 		return LoggedModel{}, fault.New(fault.Invalid, "Invalid model status: '%s'. Expected statuses are LOGGED_MODEL_READY and LOGGED_MODEL_UPLOAD_FAILED.", clip(string(status)))
 	}
@@ -147,7 +151,7 @@ func (s *Service) FinalizeLoggedModel(ctx context.Context, p project.Name, model
 
 // DeleteLoggedModel marks a logged model deleted. One that is already is no error, as
 // in MLflow: clients repeat what they had no answer to.
-func (s *Service) DeleteLoggedModel(ctx context.Context, p project.Name, model LoggedModelID) error {
+func (s *LoggedModels) DeleteLoggedModel(ctx context.Context, p project.Name, model LoggedModelID) error {
 	_, err := s.changeModel(ctx, p, model, "delete", nil, func(ctx context.Context, tx *store.Tx, m *LoggedModel) error {
 		m.Stage = Deleted
 		return publish(ctx, tx, p, EventLoggedModelDeleted, LoggedModelEvent{Model: m.ID, Run: m.Run})
@@ -166,7 +170,7 @@ func (s *Service) DeleteLoggedModel(ctx context.Context, p project.Name, model L
 }
 
 // SetLoggedModelTags sets tags and gives the model with its data.
-func (s *Service) SetLoggedModelTags(ctx context.Context, p project.Name, model LoggedModelID, tags []Pair) (LoggedModel, error) {
+func (s *LoggedModels) SetLoggedModelTags(ctx context.Context, p project.Name, model LoggedModelID, tags []Pair) (LoggedModel, error) {
 	tags, cut := cutPairs(tags, MaxTagValue)
 	if err := checkModelPairs(nil, tags); err != nil {
 		return LoggedModel{}, err
@@ -180,7 +184,7 @@ func (s *Service) SetLoggedModelTags(ctx context.Context, p project.Name, model 
 const tagVersions = "mlflow.modelVersions"
 
 // NoteVersion adds a version of a registered model to those that a logged model became.
-func (s *Service) NoteVersion(ctx context.Context, p project.Name, model LoggedModelID, name string, number int) error {
+func (s *LoggedModels) NoteVersion(ctx context.Context, p project.Name, model LoggedModelID, name string, number int) error {
 	_, err := s.changeModel(ctx, p, model, "note_version", nil, func(ctx context.Context, tx *store.Tx, m *LoggedModel) error {
 		known := []LoggedModel{*m}
 		if err := s.store.FillLoggedModels(ctx, tx, known); err != nil {
@@ -217,7 +221,7 @@ func (s *Service) NoteVersion(ctx context.Context, p project.Name, model LoggedM
 }
 
 // DeleteLoggedModelTag removes a tag.
-func (s *Service) DeleteLoggedModelTag(ctx context.Context, p project.Name, model LoggedModelID, key string) error {
+func (s *LoggedModels) DeleteLoggedModelTag(ctx context.Context, p project.Name, model LoggedModelID, key string) error {
 	_, err := s.changeModel(ctx, p, model, "untag", nil, func(ctx context.Context, tx *store.Tx, _ *LoggedModel) error {
 		had, err := s.store.DeleteLoggedModelTag(ctx, tx, model, key)
 		if err == nil && !had {
@@ -230,7 +234,7 @@ func (s *Service) DeleteLoggedModelTag(ctx context.Context, p project.Name, mode
 
 // LogLoggedModelParams adds params to a logged model. One that is there with another value is
 // fault.Invalid, and nothing is kept.
-func (s *Service) LogLoggedModelParams(ctx context.Context, p project.Name, model LoggedModelID, params []Pair) error {
+func (s *LoggedModels) LogLoggedModelParams(ctx context.Context, p project.Name, model LoggedModelID, params []Pair) error {
 	params, cut := cutPairs(latestPairs(params), MaxLoggedModelParam)
 	if err := checkModelPairs(params, nil); err != nil {
 		return err
@@ -253,7 +257,7 @@ func (s *Service) LogLoggedModelParams(ctx context.Context, p project.Name, mode
 
 // SearchLoggedModels gives a page of active logged models with their data,
 // newest first unless ordered otherwise, and the token of the next page.
-func (s *Service) SearchLoggedModels(ctx context.Context, p project.Name, in Search) ([]LoggedModel, string, error) {
+func (s *LoggedModels) SearchLoggedModels(ctx context.Context, p project.Name, in Search) ([]LoggedModel, string, error) {
 	if err := s.allow(ctx, ActionRead, p, "logged_model", ""); err != nil {
 		return nil, "", err
 	}
@@ -309,7 +313,7 @@ func (s *Service) SearchLoggedModels(ctx context.Context, p project.Name, in Sea
 }
 
 // changeModel changes an active model; cut are the keys whose values were too long.
-func (s *Service) changeModel(ctx context.Context, p project.Name, model LoggedModelID, act string, cut []string, change func(context.Context, *store.Tx, *LoggedModel) error) (LoggedModel, error) {
+func (s *LoggedModels) changeModel(ctx context.Context, p project.Name, model LoggedModelID, act string, cut []string, change func(context.Context, *store.Tx, *LoggedModel) error) (LoggedModel, error) {
 	if _, err := s.loggedModel(ctx, p, model, ActionWrite); err != nil {
 		return LoggedModel{}, err
 	}
@@ -345,7 +349,7 @@ func (s *Service) changeModel(ctx context.Context, p project.Name, model LoggedM
 	return m, err
 }
 
-func (s *Service) loggedModel(ctx context.Context, p project.Name, model LoggedModelID, action policy.Action) (LoggedModel, error) {
+func (s *core) loggedModel(ctx context.Context, p project.Name, model LoggedModelID, action policy.Action) (LoggedModel, error) {
 	if err := s.allow(ctx, action, p, "logged_model", string(model)); err != nil {
 		return LoggedModel{}, err
 	}
@@ -364,7 +368,7 @@ func (s *Service) loggedModel(ctx context.Context, p project.Name, model LoggedM
 	return m, s.allowLabelled(ctx, action, p, "logged_model", string(model), m.Owner, m.Origin)
 }
 
-func (s *Service) activeModel(ctx context.Context, tx *store.Tx, p project.Name, model LoggedModelID) (LoggedModel, error) {
+func (s *core) activeModel(ctx context.Context, tx *store.Tx, p project.Name, model LoggedModelID) (LoggedModel, error) {
 	m, err := s.store.LoggedModel(ctx, tx, p, model)
 	if err == nil && m.Stage != Active {
 		err = fault.New(fault.NotFound, "Logged model with ID '%s' not found.", model)
@@ -372,7 +376,7 @@ func (s *Service) activeModel(ctx context.Context, tx *store.Tx, p project.Name,
 	return m, err
 }
 
-func (s *Service) putModelPairs(ctx context.Context, tx *store.Tx, model LoggedModelID, params, tags []Pair) error {
+func (s *LoggedModels) putModelPairs(ctx context.Context, tx *store.Tx, model LoggedModelID, params, tags []Pair) error {
 	if len(params) > 0 {
 		if err := s.store.PutLoggedModelParams(ctx, tx, model, params); err != nil {
 			return err

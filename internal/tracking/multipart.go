@@ -54,10 +54,16 @@ type Parted struct {
 	Digest string
 }
 
+// Uploads takes files that come in parts. Its caller is MLflow's protocol.
+type Uploads struct {
+	*core
+	artifacts *Artifacts
+}
+
 // BeginUpload begins a file of so many parts at a path. Nothing is there until
 // FinishUpload. Errors are those of PutArtifact.
-func (s *Service) BeginUpload(ctx context.Context, p project.Name, place Place, name string, parts int) (Upload, error) {
-	if err := s.artifactPlace(ctx, p, place, ActionWrite, false); err != nil {
+func (s *Uploads) BeginUpload(ctx context.Context, p project.Name, place Place, name string, parts int) (Upload, error) {
+	if err := s.artifacts.artifactPlace(ctx, p, place, ActionWrite, false); err != nil {
 		return Upload{}, err
 	}
 	if err := checkFilePath(name); err != nil {
@@ -68,10 +74,10 @@ func (s *Service) BeginUpload(ctx context.Context, p project.Name, place Place, 
 	}
 	u := Upload{Project: p, ID: UploadID(id.New("upl")), Place: place, Path: name, Parts: parts, Created: s.now()}
 	err := s.db.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
-		if err := s.placeActive(ctx, tx, p, place); err != nil {
+		if err := s.artifacts.placeActive(ctx, tx, p, place); err != nil {
 			return err
 		}
-		if err := s.pathFree(ctx, tx, place, name); err != nil {
+		if err := s.artifacts.pathFree(ctx, tx, place, name); err != nil {
 			return err
 		}
 		n, err := s.store.CountUploads(ctx, tx, p)
@@ -91,7 +97,7 @@ func (s *Service) BeginUpload(ctx context.Context, p project.Name, place Place, 
 
 // PutPart stores a part, replacing the one of its number. It gives the part's
 // digest, which FinishUpload asks for. Error: fault.Conflict when the file is made.
-func (s *Service) PutPart(ctx context.Context, p project.Name, upload UploadID, number int, body io.Reader) (string, error) {
+func (s *Uploads) PutPart(ctx context.Context, p project.Name, upload UploadID, number int, body io.Reader) (string, error) {
 	u, err := s.upload(ctx, p, upload)
 	if err != nil {
 		return "", err
@@ -111,7 +117,7 @@ func (s *Service) PutPart(ctx context.Context, p project.Name, upload UploadID, 
 		}
 		return objects, err
 	})
-	info, err := s.artifacts.Put(replacing, ref, body, blob.WithLimit(s.maxFile))
+	info, err := s.objects.Put(replacing, ref, body, blob.WithLimit(s.maxFile))
 	if err != nil {
 		return "", fault.Wrap(err, "storing part %d of upload %s", number, upload)
 	}
@@ -150,7 +156,7 @@ func (s *Service) PutPart(ctx context.Context, p project.Name, upload UploadID, 
 // returns. named are the parts as the client knows them: all, each once, with its
 // digest. Errors: fault.Invalid when they are not what was stored, fault.TooLarge,
 // and those of PutArtifact.
-func (s *Service) FinishUpload(ctx context.Context, p project.Name, place Place, name string, upload UploadID, named []Parted) error {
+func (s *Uploads) FinishUpload(ctx context.Context, p project.Name, place Place, name string, upload UploadID, named []Parted) error {
 	u, err := s.upload(ctx, p, upload)
 	if err != nil {
 		return err
@@ -168,7 +174,7 @@ func (s *Service) FinishUpload(ctx context.Context, p project.Name, place Place,
 	if err := u.complete(parts, named); err != nil {
 		return err
 	}
-	if _, err := s.putArtifact(ctx, p, place, name, &partsReader{ctx: ctx, s: s, p: p, parts: parts}, ActionWrite, parts); err != nil {
+	if _, err := s.artifacts.putArtifact(ctx, p, place, name, &partsReader{ctx: ctx, s: s, p: p, parts: parts}, ActionWrite, parts); err != nil {
 		return err
 	}
 	u.Done = true
@@ -205,7 +211,7 @@ func (u Upload) complete(parts []Part, named []Parted) error {
 }
 
 // AbortUpload forgets an upload and its parts; that it is gone is no error.
-func (s *Service) AbortUpload(ctx context.Context, p project.Name, upload UploadID) error {
+func (s *Uploads) AbortUpload(ctx context.Context, p project.Name, upload UploadID) error {
 	u, err := s.upload(ctx, p, upload)
 	if fault.Is(err, fault.NotFound) {
 		return nil
@@ -216,7 +222,7 @@ func (s *Service) AbortUpload(ctx context.Context, p project.Name, upload Upload
 	return s.forgetUpload(ctx, u)
 }
 
-func (s *Service) forgetUpload(ctx context.Context, u Upload) error {
+func (s *Uploads) forgetUpload(ctx context.Context, u Upload) error {
 	var parts []Part
 	err := s.db.Update(ctx, string(u.Project), func(ctx context.Context, tx *store.Tx) error {
 		var err error
@@ -238,7 +244,7 @@ func (s *Service) forgetUpload(ctx context.Context, u Upload) error {
 }
 
 // sweepUploads forgets what was begun too long ago.
-func (s *Service) sweepUploads(ctx context.Context, p project.Name) error {
+func (s *Uploads) sweepUploads(ctx context.Context, p project.Name) error {
 	var stale []Upload
 	err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		var err error
@@ -251,7 +257,7 @@ func (s *Service) sweepUploads(ctx context.Context, p project.Name) error {
 	return err
 }
 
-func (s *Service) upload(ctx context.Context, p project.Name, upload UploadID) (Upload, error) {
+func (s *Uploads) upload(ctx context.Context, p project.Name, upload UploadID) (Upload, error) {
 	if err := s.allow(ctx, ActionWrite, p, "run", ""); err != nil {
 		return Upload{}, err
 	}
@@ -264,11 +270,11 @@ func (s *Service) upload(ctx context.Context, p project.Name, upload UploadID) (
 	if err != nil {
 		return Upload{}, err
 	}
-	return u, s.artifactPlace(ctx, p, u.Place, ActionWrite, false)
+	return u, s.artifacts.artifactPlace(ctx, p, u.Place, ActionWrite, false)
 }
 
 // parts are those of an upload that are stored.
-func (s *Service) parts(ctx context.Context, upload UploadID) (parts []Part, err error) {
+func (s *Uploads) parts(ctx context.Context, upload UploadID) (parts []Part, err error) {
 	err = s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		parts, err = s.store.Parts(ctx, tx, upload)
 		return err
@@ -276,18 +282,18 @@ func (s *Service) parts(ctx context.Context, upload UploadID) (parts []Part, err
 	return parts, err
 }
 
-func (s *Service) partRef(p project.Name, key blob.Key) blob.Ref {
+func (s *Uploads) partRef(p project.Name, key blob.Key) blob.Ref {
 	return blob.Ref{Project: string(p), Owner: artifactKeys, Key: artifactPrefix(p) + key}
 }
 
-func (s *Service) dropPart(ctx context.Context, p project.Name, object string) {
+func (s *Uploads) dropPart(ctx context.Context, p project.Name, object string) {
 	s.drop(ctx, blob.Ref{Project: string(p), Owner: artifactKeys, Key: blob.Key(object)})
 }
 
 // partsReader reads parts one after the other.
 type partsReader struct {
 	ctx   context.Context //nolint:containedctx // of one read of the whole
-	s     *Service
+	s     *Uploads
 	p     project.Name
 	parts []Part
 	open  *blob.Reader
@@ -300,7 +306,7 @@ func (r *partsReader) Read(b []byte) (int, error) {
 				return 0, io.EOF
 			}
 			var err error
-			if r.open, err = r.s.artifacts.Open(r.ctx, blob.Ref{Project: string(r.p), Owner: artifactKeys, Key: blob.Key(r.parts[0].Object)}); err != nil {
+			if r.open, err = r.s.objects.Open(r.ctx, blob.Ref{Project: string(r.p), Owner: artifactKeys, Key: blob.Key(r.parts[0].Object)}); err != nil {
 				return 0, err
 			}
 			r.parts = r.parts[1:]

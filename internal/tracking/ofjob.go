@@ -14,9 +14,13 @@ type OfJob struct {
 	Logged bool // somebody logged something to it: metrics, params, tags, models, files
 }
 
+// Retention says which jobs have runs to keep, and removes the runs of the others. Its caller is
+// the retention of jobs. It asks no permission.
+type Retention struct{ *core }
+
 // LoggedIn gives, for those of a project's jobs to whose runs somebody logged something, one
-// of these. It asks no permission: it is for the retention of jobs.
-func (s *Service) LoggedIn(ctx context.Context, tx *store.Tx, p project.Name, jobs []string) (map[string]RunID, error) {
+// of these.
+func (s *Retention) LoggedIn(ctx context.Context, tx *store.Tx, p project.Name, jobs []string) (map[string]RunID, error) {
 	runs, err := s.store.OfJobs(ctx, tx, p, jobs)
 	logged := map[string]RunID{}
 	for _, r := range runs {
@@ -29,7 +33,7 @@ func (s *Service) LoggedIn(ctx context.Context, tx *store.Tx, p project.Name, jo
 
 // ForgetIn removes the runs of jobs to which nobody logged anything, in the caller's
 // transaction. Their files, which are the logs of the jobs, go with the next Sweep.
-func (s *Service) ForgetIn(ctx context.Context, tx *store.Tx, p project.Name, jobs []string) error {
+func (s *Retention) ForgetIn(ctx context.Context, tx *store.Tx, p project.Name, jobs []string) error {
 	runs, err := s.store.OfJobs(ctx, tx, p, jobs)
 	if err != nil {
 		return err

@@ -53,9 +53,17 @@ func (out *Pruned) add(m Marked) {
 	out.Bytes += m.Bytes
 }
 
+// Maintenance removes what was deleted, and what nothing refers to. Its callers are the housekeeping
+// of the server and the HTTP API.
+type Maintenance struct {
+	*core
+	uploads *Uploads
+	cited   func(ctx context.Context, tx *store.Tx, p project.Name, run string) (bool, error)
+}
+
 // pruning is one call of Prune.
 type pruning struct {
-	*Service
+	*Maintenance
 	p             project.Name
 	before, until time.Time
 	dry           bool
@@ -67,14 +75,14 @@ type pruning struct {
 // long ago, with what they logged and their files; dry only says which. The names of the
 // experiments are free then. Runs of jobs that have not ended stay. Versions of registered models
 // have files of their own and stay, and so do the runs that they came from. It ends after some seconds, when there may be More.
-func (s *Service) Prune(ctx context.Context, p project.Name, older time.Duration, dry bool) (Pruned, error) {
+func (s *Maintenance) Prune(ctx context.Context, p project.Name, older time.Duration, dry bool) (Pruned, error) {
 	if older < 0 {
 		return Pruned{}, fault.New(fault.Invalid, "the age %s is negative", older)
 	}
 	if err := s.allow(ctx, ActionPrune, p, "run", ""); err != nil {
 		return Pruned{}, err
 	}
-	g := pruning{Service: s, p: p, before: s.now().Add(-older), until: time.Now().Add(pruneTime), dry: dry, kept: map[ExperimentID]bool{}}
+	g := pruning{Maintenance: s, p: p, before: s.now().Add(-older), until: time.Now().Add(pruneTime), dry: dry, kept: map[ExperimentID]bool{}}
 	if !dry { // of a call that was cut off
 		if err := g.points(ctx); err != nil || g.out.More {
 			return g.out, err

@@ -47,26 +47,26 @@ func rowsOf(t *testing.T, w *world, ids ...string) map[string]int {
 // TestPrune: what was deleted long enough ago is gone with all it had, and nothing else.
 func TestPrune(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
-	a := must(w.CreateExperiment(ctx, proj, "a", nil))(t)
-	b := must(w.CreateExperiment(ctx, proj, "b", []tracking.Pair{{"team", "ops"}}))(t)
+	a := must(w.Experiments.CreateExperiment(ctx, proj, "a", nil))(t)
+	b := must(w.Experiments.CreateExperiment(ctx, proj, "b", []tracking.Pair{{"team", "ops"}}))(t)
 	run := func(e tracking.ExperimentID) tracking.RunID {
 		w.clock = w.clock.Add(time.Millisecond)
-		r := must(w.CreateRun(ctx, proj, tracking.RunSpec{Experiment: e}, tracking.RunOptions{}))(t)
-		m := must(w.CreateLoggedModel(ctx, proj, tracking.LoggedModelSpec{Experiment: e, Name: "m", Params: []tracking.Pair{{"p", "1"}}, Tags: []tracking.Pair{{"t", "1"}}}))(t)
-		err := w.Log(ctx, proj, r.ID, tracking.Batch{Metrics: []tracking.Metric{{Key: "auc", Value: 1, Model: m.ID}, {Key: "auc", Value: 2, Step: 1}}, Params: []tracking.Pair{{"p", "1"}}})
+		r := must(w.Runs.CreateRun(ctx, proj, tracking.RunSpec{Experiment: e}, tracking.RunOptions{}))(t)
+		m := must(w.LoggedModels.CreateLoggedModel(ctx, proj, tracking.LoggedModelSpec{Experiment: e, Name: "m", Params: []tracking.Pair{{"p", "1"}}, Tags: []tracking.Pair{{"t", "1"}}}))(t)
+		err := w.Logging.Log(ctx, proj, r.ID, tracking.Batch{Metrics: []tracking.Metric{{Key: "auc", Value: 1, Model: m.ID}, {Key: "auc", Value: 2, Step: 1}}, Params: []tracking.Pair{{"p", "1"}}})
 		if err == nil {
-			err = w.LogInputs(ctx, proj, r.ID, []tracking.DatasetInput{{Name: "d", Digest: "1", SourceType: "local", Source: "x"}}, []tracking.LoggedModelID{m.ID})
+			err = w.Logging.LogInputs(ctx, proj, r.ID, []tracking.DatasetInput{{Name: "d", Digest: "1", SourceType: "local", Source: "x"}}, []tracking.LoggedModelID{m.ID})
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, place := range []tracking.Place{{Run: r.ID}, {Model: m.ID}} {
-			must(w.PutArtifact(ctx, proj, place, "dir/file", strings.NewReader("12345")))(t)
+			must(w.Artifacts.PutArtifact(ctx, proj, place, "dir/file", strings.NewReader("12345")))(t)
 		}
 		return r.ID
 	}
 	model := func(e tracking.ExperimentID, n int) tracking.LoggedModelID {
-		all, _, err := w.SearchLoggedModels(ctx, proj, tracking.Search{Experiments: []tracking.ExperimentID{e}, Max: 10, OrderBy: []string{"creation_timestamp"}})
+		all, _, err := w.LoggedModels.SearchLoggedModels(ctx, proj, tracking.Search{Experiments: []tracking.ExperimentID{e}, Max: 10, OrderBy: []string{"creation_timestamp"}})
 		if err != nil || len(all) <= n {
 			t.Fatal(all, err)
 		}
@@ -81,47 +81,47 @@ func TestPrune(t *testing.T) {
 		for i := range points {
 			points[i] = tracking.Metric{Key: "loss", Value: float64(i), Step: int64(n*1000 + i)} // all of one time
 		}
-		if err := w.Log(ctx, proj, long, tracking.Batch{Metrics: points}); err != nil {
+		if err := w.Logging.Log(ctx, proj, long, tracking.Batch{Metrics: points}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, id := range []tracking.RunID{long, restored} {
-		if err := w.DeleteRun(ctx, proj, id); err != nil {
+		if err := w.Runs.DeleteRun(ctx, proj, id); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := w.DeleteLoggedModel(ctx, proj, deletedModel); err != nil {
+	if err := w.LoggedModels.DeleteLoggedModel(ctx, proj, deletedModel); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.DeleteExperiment(ctx, proj, b.ID); err != nil {
+	if err := w.Experiments.DeleteExperiment(ctx, proj, b.ID); err != nil {
 		t.Fatal(err)
 	}
 	w.clock = w.clock.Add(2 * time.Hour)
-	if err := w.RestoreRun(ctx, proj, restored); err != nil {
+	if err := w.Runs.RestoreRun(ctx, proj, restored); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.DeleteRun(ctx, proj, late); err != nil {
+	if err := w.Runs.DeleteRun(ctx, proj, late); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.DeleteRun(ctx, proj, long); err != nil { // again, which is not later
+	if err := w.Runs.DeleteRun(ctx, proj, long); err != nil { // again, which is not later
 		t.Fatal(err)
 	}
 
 	for _, dry := range []bool{false, true} {
-		_, err := w.Prune(as(t, "vera"), proj, 0, dry)
+		_, err := w.Maintenance.Prune(as(t, "vera"), proj, 0, dry)
 		wantKind(t, err, fault.PermissionDenied, "run.prune")
 	}
-	_, err := w.Prune(ctx, proj, -time.Hour, true)
+	_, err := w.Maintenance.Prune(ctx, proj, -time.Hour, true)
 	wantKind(t, err, fault.Invalid, "is negative")
-	if none := must(w.Prune(ctx, proj, 3*time.Hour, false))(t); none != (tracking.Pruned{}) {
+	if none := must(w.Maintenance.Prune(ctx, proj, 3*time.Hour, false))(t); none != (tracking.Pruned{}) {
 		t.Fatalf("what was deleted two hours ago is older than three: %+v", none)
 	}
 	want := tracking.Pruned{Experiments: 1, Runs: 2, Models: 2, Files: 4, Bytes: 20}
-	if would := must(w.Prune(ctx, proj, time.Hour, true))(t); would != want {
+	if would := must(w.Maintenance.Prune(ctx, proj, time.Hour, true))(t); would != want {
 		t.Errorf("would remove %+v, want %+v", would, want)
 	}
 	kept := rowsOf(t, w, string(stays), string(restored), string(late), string(modelStays))
-	if gone := must(w.Prune(ctx, proj, time.Hour, false))(t); gone != want {
+	if gone := must(w.Maintenance.Prune(ctx, proj, time.Hour, false))(t); gone != want {
 		t.Errorf("removed %+v, want %+v", gone, want)
 	}
 	if rows := rowsOf(t, w, string(long), string(ofB), string(deletedModel), string(modelOfB)); len(rows) > 0 {
@@ -133,10 +133,10 @@ func TestPrune(t *testing.T) {
 	if objects := trackingtest.Objects(t, w.dir, "art_"); len(objects) != 6 { // of three runs and three models
 		t.Errorf("%d objects are left, want 6", len(objects))
 	}
-	_, err = w.Run(ctx, proj, long)
+	_, err = w.Runs.Run(ctx, proj, long)
 	wantKind(t, err, fault.NotFound, string(long))
-	wantKind(t, w.RestoreExperiment(ctx, proj, b.ID), fault.NotFound, "No Experiment")
-	again := must(w.CreateExperiment(ctx, proj, "b", nil))(t)
+	wantKind(t, w.Experiments.RestoreExperiment(ctx, proj, b.ID), fault.NotFound, "No Experiment")
+	again := must(w.Experiments.CreateExperiment(ctx, proj, "b", nil))(t)
 	if again.ID <= b.ID || len(again.Tags) > 0 {
 		t.Errorf("the new experiment b is %+v; the old one had number %d", again, b.ID)
 	}
@@ -149,22 +149,22 @@ func TestPrune(t *testing.T) {
 	if acts != 5 {
 		t.Errorf("%d acts are on record, want 5", acts)
 	}
-	if none := must(w.Prune(ctx, proj, time.Hour, false))(t); none != (tracking.Pruned{}) {
+	if none := must(w.Maintenance.Prune(ctx, proj, time.Hour, false))(t); none != (tracking.Pruned{}) {
 		t.Errorf("removed again: %+v", none)
 	}
 
 	// The first experiment is there for clients, even deleted; its runs are not.
 	first := run(0)
-	if err := w.DeleteExperiment(ctx, proj, 0); err != nil {
+	if err := w.Experiments.DeleteExperiment(ctx, proj, 0); err != nil {
 		t.Fatal(err)
 	}
-	if gone := must(w.Prune(ctx, proj, 0, false))(t); gone.Runs != 2 || gone.Experiments != 0 { // and the late one
+	if gone := must(w.Maintenance.Prune(ctx, proj, 0, false))(t); gone.Runs != 2 || gone.Experiments != 0 { // and the late one
 		t.Errorf("of the first experiment %+v", gone)
 	}
-	if _, err := w.Run(ctx, proj, first); !fault.Is(err, fault.NotFound) {
+	if _, err := w.Runs.Run(ctx, proj, first); !fault.Is(err, fault.NotFound) {
 		t.Error(err)
 	}
-	must(w.Experiment(ctx, proj, 0))(t)
+	must(w.Experiments.Experiment(ctx, proj, 0))(t)
 }
 
 // TestPruneGoesOn: a run that was removed when the server ended has its points removed by
@@ -175,7 +175,7 @@ func TestPruneGoesOn(t *testing.T) {
 	if got := results(t, w, in); got != "created\ncreated" {
 		t.Fatal(got)
 	}
-	if err := w.DeleteRun(ctx, proj, foreign(1)); err != nil {
+	if err := w.Runs.DeleteRun(ctx, proj, foreign(1)); err != nil {
 		t.Fatal(err)
 	}
 	err := w.db.Update(ctx, proj, func(ctx context.Context, tx *store.Tx) error {
@@ -186,18 +186,18 @@ func TestPruneGoesOn(t *testing.T) {
 	}
 	in.Runs[0].Digest, in.Runs[0].Metrics = "later", []tracking.Metric{{Key: "loss", Value: 7, At: 9}}
 	for _, p := range []project.Name{proj, "other"} { // the points would be there, too
-		out := must(w.Import(identity.With(t.Context(), identity.Principal{Kind: identity.User, ID: "alice", Project: p}), p, in))(t)
+		out := must(w.Imports.Import(identity.With(t.Context(), identity.Principal{Kind: identity.User, ID: "alice", Project: p}), p, in))(t)
 		if !strings.Contains(out[1].Reason, "falaj run prune") {
 			t.Fatal(out)
 		}
 	}
-	if gone := must(w.Prune(ctx, proj, 0, false))(t); gone != (tracking.Pruned{}) {
+	if gone := must(w.Maintenance.Prune(ctx, proj, 0, false))(t); gone != (tracking.Pruned{}) {
 		t.Fatalf("%+v", gone)
 	}
 	if got := results(t, w, in); got != "unchanged\ncreated" {
 		t.Fatal(got)
 	}
-	points, _, err := w.History(ctx, proj, foreign(1), "loss", 0, "")
+	points, _, err := w.Runs.History(ctx, proj, foreign(1), "loss", 0, "")
 	if err != nil || len(points) != 1 || points[0].Value != 7 {
 		t.Errorf("points %v %v, want the new one", points, err)
 	}
@@ -227,29 +227,29 @@ func TestPruneKeeps(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
 	asked := 0
 	s := tracking.New(tracking.Config{
-		DB: w.db, Store: trackingsql.Store{}, Artifacts: w.artifacts, Now: func() time.Time { return w.clock },
+		DB: w.db, Store: trackingsql.Store{}, Objects: w.artifacts, Now: func() time.Time { return w.clock },
 		Authz: guarded{trackingtest.Policy{"alice": {proj: {"*"}}}, &asked},
 	})
-	e := must(s.CreateExperiment(ctx, proj, "secret", nil))(t)
+	e := must(s.Experiments.CreateExperiment(ctx, proj, "secret", nil))(t)
 	run := func(o tracking.Origin) tracking.RunID {
-		return must(s.CreateRun(ctx, proj, tracking.RunSpec{Experiment: e.ID}, tracking.RunOptions{Origin: o}))(t).ID
+		return must(s.Runs.CreateRun(ctx, proj, tracking.RunSpec{Experiment: e.ID}, tracking.RunOptions{Origin: o}))(t).ID
 	}
 	for range 3 {
 		run(tracking.Origin{Classification: "restricted"})
 		run(tracking.Origin{Classification: "internal"})
 	}
-	if err := s.DeleteExperiment(ctx, proj, e.ID); err != nil {
+	if err := s.Experiments.DeleteExperiment(ctx, proj, e.ID); err != nil {
 		t.Fatal(err)
 	}
-	other := must(s.CreateExperiment(ctx, proj, "job", nil))(t)
+	other := must(s.Experiments.CreateExperiment(ctx, proj, "job", nil))(t)
 	e.ID = other.ID
 	ofJob := run(tracking.Origin{Job: "job_1"})
-	if err := s.DeleteExperiment(ctx, proj, other.ID); err != nil {
+	if err := s.Experiments.DeleteExperiment(ctx, proj, other.ID); err != nil {
 		t.Fatal(err)
 	}
 	want := tracking.Pruned{Runs: 3, Kept: 3}
 	for _, dry := range []bool{true, false} {
-		if gone := must(s.Prune(ctx, proj, 0, dry))(t); gone != want {
+		if gone := must(s.Maintenance.Prune(ctx, proj, 0, dry))(t); gone != want {
 			t.Errorf("dry %t: %+v, want %+v", dry, gone, want)
 		}
 	}
@@ -258,12 +258,12 @@ func TestPruneKeeps(t *testing.T) {
 	}
 	// The job ends its run, which is deleted.
 	finished := tracking.Finished
-	_, err := s.UpdateRun(ctx, proj, ofJob, tracking.RunUpdate{Status: &finished})
+	_, err := s.Runs.UpdateRun(ctx, proj, ofJob, tracking.RunUpdate{Status: &finished})
 	wantKind(t, err, fault.Invalid, "must be in the 'active' state")
-	must(s.UpdateRun(ctx, proj, ofJob, tracking.RunUpdate{Status: &finished, Deleted: true}))(t)
+	must(s.Runs.UpdateRun(ctx, proj, ofJob, tracking.RunUpdate{Status: &finished, Deleted: true}))(t)
 	want = tracking.Pruned{Runs: 1, Experiments: 1, Kept: 3}
 	for _, dry := range []bool{true, false} {
-		if gone := must(s.Prune(ctx, proj, 0, dry))(t); gone != want {
+		if gone := must(s.Maintenance.Prune(ctx, proj, 0, dry))(t); gone != want {
 			t.Errorf("dry %t: %+v, want %+v", dry, gone, want)
 		}
 	}
@@ -275,23 +275,23 @@ func TestPruneKeepsWhatIsCited(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
 	cited := ""
 	s := tracking.New(tracking.Config{
-		DB: w.db, Store: trackingsql.Store{}, Artifacts: w.artifacts, Now: func() time.Time { return w.clock }, Authz: trackingtest.Policy{"alice": {proj: {"*"}}},
+		DB: w.db, Store: trackingsql.Store{}, Objects: w.artifacts, Now: func() time.Time { return w.clock }, Authz: trackingtest.Policy{"alice": {proj: {"*"}}},
 		Cited: func(_ context.Context, _ *store.Tx, _ project.Name, run string) (bool, error) {
 			return run == cited, nil
 		},
 	})
-	e := must(s.CreateExperiment(ctx, proj, "train", nil))(t)
+	e := must(s.Experiments.CreateExperiment(ctx, proj, "train", nil))(t)
 	for range 2 {
-		r := must(s.CreateRun(ctx, proj, tracking.RunSpec{Experiment: e.ID}, tracking.RunOptions{}))(t)
+		r := must(s.Runs.CreateRun(ctx, proj, tracking.RunSpec{Experiment: e.ID}, tracking.RunOptions{}))(t)
 		cited = string(r.ID)
-		if err := s.DeleteRun(ctx, proj, r.ID); err != nil {
+		if err := s.Runs.DeleteRun(ctx, proj, r.ID); err != nil {
 			t.Fatal(err)
 		}
 	}
 	w.clock = w.clock.Add(time.Hour)
 	want := tracking.Pruned{Runs: 1, Kept: 1}
 	for _, dry := range []bool{true, false} {
-		if gone := must(s.Prune(ctx, proj, 0, dry))(t); gone != want {
+		if gone := must(s.Maintenance.Prune(ctx, proj, 0, dry))(t); gone != want {
 			t.Errorf("dry %t: %+v, want %+v", dry, gone, want)
 		}
 	}

@@ -61,10 +61,14 @@ type RunOptions struct {
 	Status        RunStatus // empty is RUNNING
 }
 
+// Runs creates, changes, finds and reads runs. Its callers are MLflow's protocol, the HTTP API,
+// jobs and the registry.
+type Runs struct{ *core }
+
 // CreateRun starts a run. A job attempt's run inherits the origin of the run
 // that training made for the attempt; origins in opts are for training itself
 // and refused from an attempt.
-func (s *Service) CreateRun(ctx context.Context, p project.Name, spec RunSpec, opts RunOptions) (Run, error) {
+func (s *Runs) CreateRun(ctx context.Context, p project.Name, spec RunSpec, opts RunOptions) (Run, error) {
 	if err := s.allow(ctx, ActionWrite, p, "run", ""); err != nil {
 		return Run{}, err
 	}
@@ -142,20 +146,8 @@ func (s *Service) CreateRun(ctx context.Context, p project.Name, spec RunSpec, o
 	return r, err
 }
 
-// origin is what a new run or logged model carries.
-func (s *Service) origin(ctx context.Context, p project.Name, given Origin) (Origin, error) {
-	who := identity.From(ctx)
-	if who.Kind != identity.Attempt {
-		return given, given.validate()
-	}
-	if given.Attempt != "" || given.Job != "" || given.Residency != nil || given.Classification != "" {
-		return Origin{}, fault.New(fault.PermissionDenied, "%s may not set an origin; it inherits the origin of its run", who)
-	}
-	return s.OriginOf(ctx, p)
-}
-
 // Run gives a run with its data.
-func (s *Service) Run(ctx context.Context, p project.Name, run RunID) (Run, error) {
+func (s *Runs) Run(ctx context.Context, p project.Name, run RunID) (Run, error) {
 	r, err := s.run(ctx, p, run, ActionRead)
 	if err != nil {
 		return Run{}, err
@@ -178,7 +170,7 @@ func (s *Service) Run(ctx context.Context, p project.Name, run RunID) (Run, erro
 
 // AttemptRun gives the run that training made for an attempt, without its data.
 // Unlike a search by tag, nobody who may log can make it give another one.
-func (s *Service) AttemptRun(ctx context.Context, p project.Name, attempt string) (Run, error) {
+func (s *Runs) AttemptRun(ctx context.Context, p project.Name, attempt string) (Run, error) {
 	if err := s.allow(ctx, ActionRead, p, "run", ""); err != nil {
 		return Run{}, err
 	}
@@ -222,7 +214,7 @@ func mayTag(ctx context.Context, tags []Pair) error {
 
 // Continue gives a job's run to the job's next attempt: that attempt writes into it, and the
 // one before it no longer does. Error: fault.NotFound for a run that was deleted.
-func (s *Service) Continue(ctx context.Context, p project.Name, run RunID, attempt string, number int) (Run, error) {
+func (s *Runs) Continue(ctx context.Context, p project.Name, run RunID, attempt string, number int) (Run, error) {
 	if who := identity.From(ctx); who.Kind == identity.Attempt {
 		return Run{}, fault.New(fault.PermissionDenied, "%s may not change the owner of a run", who)
 	}
@@ -237,7 +229,7 @@ func (s *Service) Continue(ctx context.Context, p project.Name, run RunID, attem
 
 // SearchRuns gives a page of runs with their data, newest first unless ordered
 // otherwise, and the token of the next page.
-func (s *Service) SearchRuns(ctx context.Context, p project.Name, in Search) ([]Run, string, error) {
+func (s *Runs) SearchRuns(ctx context.Context, p project.Name, in Search) ([]Run, string, error) {
 	if err := s.allow(ctx, ActionRead, p, "run", ""); err != nil {
 		return nil, "", err
 	}
@@ -294,7 +286,7 @@ func (s *Service) SearchRuns(ctx context.Context, p project.Name, in Search) ([]
 
 // listed says which objects of a listing the principal may see. It asks once
 // for each label among them.
-func (s *Service) listed(ctx context.Context, action policy.Action, p project.Name, kind string, origins []Origin) ([]bool, error) {
+func (s *core) listed(ctx context.Context, action policy.Action, p project.Name, kind string, origins []Origin) ([]bool, error) {
 	kept := make([]bool, len(origins))
 	asked := map[string]bool{}
 	for i, o := range origins {
@@ -326,7 +318,7 @@ type RunUpdate struct {
 }
 
 // UpdateRun changes an active run and gives it without its data.
-func (s *Service) UpdateRun(ctx context.Context, p project.Name, run RunID, u RunUpdate) (Run, error) {
+func (s *Runs) UpdateRun(ctx context.Context, p project.Name, run RunID, u RunUpdate) (Run, error) {
 	if u.Status != nil && !u.Status.Valid() {
 		return Run{}, fault.New(fault.Invalid, "Invalid value %q for parameter 'status' supplied.", clip(string(*u.Status)))
 	}
@@ -366,7 +358,7 @@ func (s *Service) UpdateRun(ctx context.Context, p project.Name, run RunID, u Ru
 }
 
 // DeleteRun marks a run deleted; it can be restored.
-func (s *Service) DeleteRun(ctx context.Context, p project.Name, run RunID) error {
+func (s *Runs) DeleteRun(ctx context.Context, p project.Name, run RunID) error {
 	_, err := s.changeRun(ctx, p, run, "delete", func(ctx context.Context, tx *store.Tx, r *Run) error {
 		if r.Stage != Deleted {
 			r.Stage, r.Deleted = Deleted, s.now()
@@ -377,7 +369,7 @@ func (s *Service) DeleteRun(ctx context.Context, p project.Name, run RunID) erro
 }
 
 // RestoreRun undoes DeleteRun.
-func (s *Service) RestoreRun(ctx context.Context, p project.Name, run RunID) error {
+func (s *Runs) RestoreRun(ctx context.Context, p project.Name, run RunID) error {
 	_, err := s.changeRun(ctx, p, run, "restore", func(_ context.Context, _ *store.Tx, r *Run) error {
 		r.Stage, r.Deleted = Active, time.Time{}
 		return nil
@@ -385,7 +377,7 @@ func (s *Service) RestoreRun(ctx context.Context, p project.Name, run RunID) err
 	return err
 }
 
-func (s *Service) changeRun(ctx context.Context, p project.Name, run RunID, act string, change func(context.Context, *store.Tx, *Run) error) (Run, error) {
+func (s *core) changeRun(ctx context.Context, p project.Name, run RunID, act string, change func(context.Context, *store.Tx, *Run) error) (Run, error) {
 	if _, err := s.run(ctx, p, run, ActionWrite); err != nil {
 		return Run{}, err
 	}
@@ -407,7 +399,7 @@ func (s *Service) changeRun(ctx context.Context, p project.Name, run RunID, act 
 }
 
 // run reads a run without its data after asking whether the principal may.
-func (s *Service) run(ctx context.Context, p project.Name, run RunID, action policy.Action) (Run, error) {
+func (s *core) run(ctx context.Context, p project.Name, run RunID, action policy.Action) (Run, error) {
 	if err := s.allow(ctx, action, p, "run", string(run)); err != nil {
 		return Run{}, err
 	}

@@ -14,25 +14,25 @@ import (
 func searched(tb testing.TB, w *world) (search func(in tracking.Search) (found int, errs []error)) {
 	tb.Helper()
 	ctx := as(tb, "alice")
-	r, err := w.CreateRun(ctx, proj, tracking.RunSpec{Name: "r", Tags: []tracking.Pair{{Key: "t", Value: "É'%"}}}, tracking.RunOptions{})
+	r, err := w.Runs.CreateRun(ctx, proj, tracking.RunSpec{Name: "r", Tags: []tracking.Pair{{Key: "t", Value: "É'%"}}}, tracking.RunOptions{})
 	if err != nil {
 		tb.Fatal(err)
 	}
 	b := tracking.Batch{Metrics: []tracking.Metric{{Key: "a", Value: 1}, {Key: "a b", Value: 2}}, Params: []tracking.Pair{{Key: "x", Value: "y"}}}
-	if err := w.Log(ctx, proj, r.ID, b); err != nil {
+	if err := w.Logging.Log(ctx, proj, r.ID, b); err != nil {
 		tb.Fatal(err)
 	}
-	if err := w.LogInputs(ctx, proj, r.ID, []tracking.DatasetInput{{Name: "d", Digest: "1", SourceType: "s", Source: "s"}}, nil); err != nil {
+	if err := w.Logging.LogInputs(ctx, proj, r.ID, []tracking.DatasetInput{{Name: "d", Digest: "1", SourceType: "s", Source: "s"}}, nil); err != nil {
 		tb.Fatal(err)
 	}
-	if _, err := w.CreateLoggedModel(ctx, proj, tracking.LoggedModelSpec{Name: "m", Run: r.ID, Params: b.Params}); err != nil {
+	if _, err := w.LoggedModels.CreateLoggedModel(ctx, proj, tracking.LoggedModelSpec{Name: "m", Run: r.ID, Params: b.Params}); err != nil {
 		tb.Fatal(err)
 	}
 	return func(in tracking.Search) (int, []error) {
 		in.Experiments, in.Max, in.View = []tracking.ExperimentID{0}, 10, tracking.ViewAll
-		runs, _, err1 := w.SearchRuns(ctx, proj, in)
-		experiments, _, err2 := w.SearchExperiments(ctx, proj, in)
-		models, _, err3 := w.SearchLoggedModels(ctx, proj, in)
+		runs, _, err1 := w.Runs.SearchRuns(ctx, proj, in)
+		experiments, _, err2 := w.Experiments.SearchExperiments(ctx, proj, in)
+		models, _, err3 := w.LoggedModels.SearchLoggedModels(ctx, proj, in)
 		return len(runs) + len(experiments) + len(models), []error{err1, err2, err3}
 	}
 }

@@ -58,7 +58,7 @@ func TestPostgreSQL(t *testing.T) {
 }
 
 type world struct {
-	*tracking.Service
+	tracking.Services
 	db        *store.DB
 	artifacts *blob.Store
 	dir       string
@@ -71,8 +71,8 @@ func open(tb testing.TB) *world {
 	db := database(tb, trackingsql.Migrations)
 	w := &world{db: db, journal: &trackingtest.Journal{}, clock: time.Now()}
 	w.artifacts, w.dir, _ = trackingtest.NewArtifacts(tb)
-	w.Service = tracking.New(tracking.Config{
-		DB: db, Store: trackingsql.Store{}, Artifacts: w.artifacts, Journal: w.journal, MaxFile: 1 << 20, MaxFiles: 50,
+	w.Services = tracking.New(tracking.Config{
+		DB: db, Store: trackingsql.Store{}, Objects: w.artifacts, Journal: w.journal, MaxFile: 1 << 20, MaxFiles: 50,
 		Now: func() time.Time { return w.clock },
 		Authz: trackingtest.Policy{
 			"alice": {proj: {"*"}, "other": {"*"}},
@@ -133,34 +133,34 @@ func auditRows(t *testing.T, w *world) []string {
 
 func TestExperiments(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
-	def := must(w.Experiment(ctx, proj, 0))(t)
+	def := must(w.Experiments.Experiment(ctx, proj, 0))(t)
 	if def.Name != "Default" {
 		t.Fatalf("experiment 0 is %q, want Default", def.Name)
 	}
-	e := must(w.CreateExperiment(ctx, proj, "delays", []tracking.Pair{{"team", "ops"}}))(t)
+	e := must(w.Experiments.CreateExperiment(ctx, proj, "delays", []tracking.Pair{{"team", "ops"}}))(t)
 	if e.ID != 1 {
 		t.Fatalf("first experiment is %d, want 1", e.ID)
 	}
-	_, err := w.CreateExperiment(ctx, proj, "delays", nil)
+	_, err := w.Experiments.CreateExperiment(ctx, proj, "delays", nil)
 	wantKind(t, err, fault.Conflict, "already exists")
-	if err := w.DeleteExperiment(ctx, proj, e.ID); err != nil {
+	if err := w.Experiments.DeleteExperiment(ctx, proj, e.ID); err != nil {
 		t.Fatal(err)
 	}
-	_, err = w.CreateExperiment(ctx, proj, "delays", nil)
+	_, err = w.Experiments.CreateExperiment(ctx, proj, "delays", nil)
 	wantKind(t, err, fault.Conflict, "deleted state")
-	_, err = w.CreateRun(ctx, proj, tracking.RunSpec{Experiment: e.ID}, tracking.RunOptions{})
+	_, err = w.Runs.CreateRun(ctx, proj, tracking.RunSpec{Experiment: e.ID}, tracking.RunOptions{})
 	wantKind(t, err, fault.Invalid, "must be in the 'active' state")
-	if err := w.RestoreExperiment(ctx, proj, e.ID); err != nil {
+	if err := w.Experiments.RestoreExperiment(ctx, proj, e.ID); err != nil {
 		t.Fatal(err)
 	}
-	wantKind(t, w.RestoreExperiment(ctx, proj, e.ID), fault.NotFound, "No Experiment with id=")
-	if err := w.SetExperimentTag(ctx, proj, e.ID, tracking.Pair{Key: "note", Value: "x"}); err != nil {
+	wantKind(t, w.Experiments.RestoreExperiment(ctx, proj, e.ID), fault.NotFound, "No Experiment with id=")
+	if err := w.Experiments.SetExperimentTag(ctx, proj, e.ID, tracking.Pair{Key: "note", Value: "x"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.RenameExperiment(ctx, proj, e.ID, "Delays"); err != nil {
+	if err := w.Experiments.RenameExperiment(ctx, proj, e.ID, "Delays"); err != nil {
 		t.Fatal(err)
 	}
-	got := must(w.ExperimentNamed(ctx, proj, "Delays"))(t)
+	got := must(w.Experiments.ExperimentNamed(ctx, proj, "Delays"))(t)
 	if diff := cmp.Diff([]tracking.Pair{{"note", "x"}, {"team", "ops"}}, got.Tags); diff != "" {
 		t.Fatal(diff)
 	}
@@ -168,20 +168,20 @@ func TestExperiments(t *testing.T) {
 		"name = 'Delays'": 1, "name LIKE 'del%'": 0, "name ILIKE 'del%'": 1, "tags.team = 'ops'": 1,
 		"tags.absent IS NULL": 2, "tags.team IS NOT NULL": 1, "attribute.creation_time > 0": 2, "experiment_id IN ('0', '7')": 1,
 	} {
-		found, _, err := w.SearchExperiments(ctx, proj, tracking.Search{Filter: filter, Max: 10})
+		found, _, err := w.Experiments.SearchExperiments(ctx, proj, tracking.Search{Filter: filter, Max: 10})
 		if err != nil || len(found) != want {
 			t.Errorf("%s: %d experiments (%v), want %d", filter, len(found), err, want)
 		}
 	}
 	// Another project counts for itself.
-	if other := must(w.CreateExperiment(ctx, "other", "delays", nil))(t); other.ID != 1 {
+	if other := must(w.Experiments.CreateExperiment(ctx, "other", "delays", nil))(t); other.ID != 1 {
 		t.Errorf("first experiment of another project is %d, want 1", other.ID)
 	}
 }
 
 func TestLogAndRead(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
-	r := must(w.CreateRun(ctx, proj, tracking.RunSpec{User: "", Tags: []tracking.Pair{{"a", "1"}, {"a", "2"}}}, tracking.RunOptions{}))(t)
+	r := must(w.Runs.CreateRun(ctx, proj, tracking.RunSpec{User: "", Tags: []tracking.Pair{{"a", "1"}, {"a", "2"}}}, tracking.RunOptions{}))(t)
 	if r.User != "" || r.Name == "" || r.Status != tracking.Running {
 		t.Fatalf("run %+v", r)
 	}
@@ -198,11 +198,11 @@ func TestLogAndRead(t *testing.T) {
 		Tags:   []tracking.Pair{{"mlflow.runName", "renamed"}},
 	}
 	for range 2 { // a retry changes nothing
-		if err := w.Log(ctx, proj, r.ID, batch); err != nil {
+		if err := w.Logging.Log(ctx, proj, r.ID, batch); err != nil {
 			t.Fatal(err)
 		}
 	}
-	got := must(w.Run(ctx, proj, r.ID))(t)
+	got := must(w.Runs.Run(ctx, proj, r.ID))(t)
 	values := map[string]float64{}
 	for _, m := range got.Metrics {
 		values[m.Key] = m.Value
@@ -213,34 +213,34 @@ func TestLogAndRead(t *testing.T) {
 	if got.Name != "renamed" {
 		t.Errorf("name %q, want renamed", got.Name)
 	}
-	history, next, err := w.History(ctx, proj, r.ID, "auc", 2, "")
+	history, next, err := w.Runs.History(ctx, proj, r.ID, "auc", 2, "")
 	if err != nil || len(history) != 2 || next == "" || history[0].Value != 0.6 {
 		t.Fatalf("history %v %q %v", history, next, err)
 	}
-	history, next, err = w.History(ctx, proj, r.ID, "auc", 2, next)
+	history, next, err = w.Runs.History(ctx, proj, r.ID, "auc", 2, next)
 	if err != nil || len(history) != 1 || next != "" {
 		t.Fatalf("second page %v %q %v", history, next, err)
 	}
 
 	// A changed param refuses the whole batch.
-	err = w.Log(ctx, proj, r.ID, tracking.Batch{Params: []tracking.Pair{{"new", "1"}, {"lr", "0.2"}}, Tags: []tracking.Pair{{"half", "way"}}})
+	err = w.Logging.Log(ctx, proj, r.ID, tracking.Batch{Params: []tracking.Pair{{"new", "1"}, {"lr", "0.2"}}, Tags: []tracking.Pair{{"half", "way"}}})
 	wantKind(t, err, fault.Invalid, "Changing param values is not allowed. Params were already logged='[{'key': 'lr', 'old_value': '0.1', 'new_value': '0.2'}]'")
-	again := must(w.Run(ctx, proj, r.ID))(t)
+	again := must(w.Runs.Run(ctx, proj, r.ID))(t)
 	if diff := cmp.Diff(got.Params, again.Params); diff != "" {
 		t.Error("params of a refused batch were kept", diff)
 	}
 
-	if _, err := w.UpdateRun(ctx, proj, r.ID, tracking.RunUpdate{Status: new(tracking.Finished), End: new(tracking.Millis(99))}); err != nil {
+	if _, err := w.Runs.UpdateRun(ctx, proj, r.ID, tracking.RunUpdate{Status: new(tracking.Finished), End: new(tracking.Millis(99))}); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.DeleteRun(ctx, proj, r.ID); err != nil {
+	if err := w.Runs.DeleteRun(ctx, proj, r.ID); err != nil {
 		t.Fatal(err)
 	}
-	wantKind(t, w.Log(ctx, proj, r.ID, batch), fault.Invalid, "must be in the 'active' state. Current state is deleted")
-	if err := w.RestoreRun(ctx, proj, r.ID); err != nil {
+	wantKind(t, w.Logging.Log(ctx, proj, r.ID, batch), fault.Invalid, "must be in the 'active' state. Current state is deleted")
+	if err := w.Runs.RestoreRun(ctx, proj, r.ID); err != nil {
 		t.Fatal(err)
 	}
-	if got := must(w.Run(ctx, proj, r.ID))(t); got.Status != tracking.Finished || got.End != 99 {
+	if got := must(w.Runs.Run(ctx, proj, r.ID))(t); got.Status != tracking.Finished || got.End != 99 {
 		t.Errorf("run after restore %+v", got)
 	}
 	events, _, err := w.db.ReadStream(t.Context(), "event", store.Position{}, 100)
@@ -258,7 +258,7 @@ func TestLogAndRead(t *testing.T) {
 
 func TestBatchLimits(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
-	r := must(w.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{}))(t)
+	r := must(w.Runs.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{}))(t)
 	pairs := func(n int) []tracking.Pair {
 		out := make([]tracking.Pair, n)
 		for i := range out {
@@ -273,7 +273,7 @@ func TestBatchLimits(t *testing.T) {
 		}
 		return out
 	}
-	if err := w.Log(ctx, proj, r.ID, tracking.Batch{Metrics: metrics(800), Params: pairs(100), Tags: pairs(100)}); err != nil {
+	if err := w.Logging.Log(ctx, proj, r.ID, tracking.Batch{Metrics: metrics(800), Params: pairs(100), Tags: pairs(100)}); err != nil {
 		t.Fatal(err)
 	}
 	long := strings.Repeat("é", 250)
@@ -296,9 +296,9 @@ func TestBatchLimits(t *testing.T) {
 		{"duplicate", tracking.Batch{Params: []tracking.Pair{{"x", "1"}, {"x", "2"}}}, "Duplicate parameter keys"},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) { wantKind(t, w.Log(ctx, proj, r.ID, tt.batch), fault.Invalid, tt.want) })
+		t.Run(tt.name, func(t *testing.T) { wantKind(t, w.Logging.Log(ctx, proj, r.ID, tt.batch), fault.Invalid, tt.want) })
 	}
-	if err := w.Log(ctx, proj, r.ID, tracking.Batch{Params: []tracking.Pair{{long, strings.Repeat("x", 6000)}}}); err != nil {
+	if err := w.Logging.Log(ctx, proj, r.ID, tracking.Batch{Params: []tracking.Pair{{long, strings.Repeat("x", 6000)}}}); err != nil {
 		t.Error("at the limit:", err)
 	}
 }
@@ -312,17 +312,17 @@ func TestLongValues(t *testing.T) {
 		end := fmt.Sprintf("…[cut from %d]", n)
 		return string([]rune(text(n))[:limit-utf8.RuneCountInString(end)]) + end
 	}
-	r := must(w.CreateRun(ctx, proj, tracking.RunSpec{Tags: []tracking.Pair{{"argv", text(8001)}}}, tracking.RunOptions{}))(t)
+	r := must(w.Runs.CreateRun(ctx, proj, tracking.RunSpec{Tags: []tracking.Pair{{"argv", text(8001)}}}, tracking.RunOptions{}))(t)
 	long := tracking.Batch{
 		Params: []tracking.Pair{{"whole", text(6000)}, {"long", text(6001)}, {"longer", text(700_000)}, {"lr", "0.1"}},
 		Tags:   []tracking.Pair{{"whole", text(8000)}, {"long", text(9000)}},
 	}
 	for range 2 { // the same once more is no change
-		if err := w.Log(ctx, proj, r.ID, long); err != nil {
+		if err := w.Logging.Log(ctx, proj, r.ID, long); err != nil {
 			t.Fatal(err)
 		}
 	}
-	got := must(w.Run(ctx, proj, r.ID))(t)
+	got := must(w.Runs.Run(ctx, proj, r.ID))(t)
 	params := []tracking.Pair{{"long", cut(6001, 6000)}, {"longer", cut(700_000, 6000)}, {"lr", "0.1"}, {"whole", text(6000)}}
 	if diff := cmp.Diff(params, got.Params); diff != "" {
 		t.Error(diff)
@@ -337,15 +337,15 @@ func TestLongValues(t *testing.T) {
 		"a list of models": {"mlflow.log-model.history", "[" + strings.Repeat(" ", 8000) + "]"},
 		"no UTF-8":         {"argv", strings.Repeat("a", 8001) + "\xff"},
 	} {
-		if err := w.Log(ctx, proj, r.ID, tracking.Batch{Tags: []tracking.Pair{tag}}); !fault.Is(err, fault.Invalid) {
+		if err := w.Logging.Log(ctx, proj, r.ID, tracking.Batch{Tags: []tracking.Pair{tag}}); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	m := must(w.CreateLoggedModel(ctx, proj, tracking.LoggedModelSpec{Params: long.Params[1:2], Tags: long.Tags[1:]}))(t).ID
-	if err := w.LogLoggedModelParams(ctx, proj, m, long.Params[1:3]); err != nil {
+	m := must(w.LoggedModels.CreateLoggedModel(ctx, proj, tracking.LoggedModelSpec{Params: long.Params[1:2], Tags: long.Tags[1:]}))(t).ID
+	if err := w.LoggedModels.LogLoggedModelParams(ctx, proj, m, long.Params[1:3]); err != nil {
 		t.Fatal(err)
 	}
-	model := must(w.SetLoggedModelTags(ctx, proj, m, []tracking.Pair{{"argv", text(8001)}}))(t)
+	model := must(w.LoggedModels.SetLoggedModelTags(ctx, proj, m, []tracking.Pair{{"argv", text(8001)}}))(t)
 	if !slices.Equal(model.Params, params[:2]) || !slices.Equal(model.Tags, []tracking.Pair{{"argv", cut(8001, 8000)}, {"long", cut(9000, 8000)}}) {
 		t.Errorf("the logged model has %d params and %d tags, not as cut", len(model.Params), len(model.Tags))
 	}
@@ -368,33 +368,33 @@ func TestInputsInOrder(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
 	var models []tracking.LoggedModelID
 	for range 4 {
-		models = append(models, must(w.CreateLoggedModel(ctx, proj, tracking.LoggedModelSpec{}))(t).ID)
+		models = append(models, must(w.LoggedModels.CreateLoggedModel(ctx, proj, tracking.LoggedModelSpec{}))(t).ID)
 	}
 	slices.Reverse(models)
 	var datasets []tracking.DatasetInput
 	for _, name := range []string{"train", "holdout", "again", "zeta", "extra"} {
 		datasets = append(datasets, tracking.DatasetInput{Name: name, Digest: "d", SourceType: "local", Source: "x"})
 	}
-	single := must(w.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{}))(t).ID
+	single := must(w.Runs.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{}))(t).ID
 	for i := range datasets {
-		if err := w.LogInputs(ctx, proj, single, datasets[i:i+1], nil); err != nil {
+		if err := w.Logging.LogInputs(ctx, proj, single, datasets[i:i+1], nil); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, m := range models {
-		if err := w.LogInputs(ctx, proj, single, datasets[:2], []tracking.LoggedModelID{m}); err != nil {
+		if err := w.Logging.LogInputs(ctx, proj, single, datasets[:2], []tracking.LoggedModelID{m}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	batch := must(w.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{}))(t).ID
-	if err := w.LogInputs(ctx, proj, batch, datasets, models); err != nil {
+	batch := must(w.Runs.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{}))(t).ID
+	if err := w.Logging.LogInputs(ctx, proj, batch, datasets, models); err != nil {
 		t.Fatal(err)
 	}
-	found, _, err := w.SearchRuns(ctx, proj, tracking.Search{Experiments: []tracking.ExperimentID{0}, Max: 10})
+	found, _, err := w.Runs.SearchRuns(ctx, proj, tracking.Search{Experiments: []tracking.ExperimentID{0}, Max: 10})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range append(found, must(w.Run(ctx, proj, single))(t), must(w.Run(ctx, proj, batch))(t)) {
+	for _, r := range append(found, must(w.Runs.Run(ctx, proj, single))(t), must(w.Runs.Run(ctx, proj, batch))(t)) {
 		var names []string
 		for _, in := range r.Inputs {
 			names = append(names, in.Name)
@@ -412,10 +412,10 @@ func TestInputsInOrder(t *testing.T) {
 // TestOrderOnDataset: each clause orders by the newest value on its own data set.
 func TestOrderOnDataset(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
-	r := must(w.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{}))(t)
+	r := must(w.Runs.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{}))(t)
 	for name, on := range map[string][3]float64{"a": {1, 9, 3}, "b": {2, 8, 2}, "c": {3, 8, 1}} {
-		m := must(w.CreateLoggedModel(ctx, proj, tracking.LoggedModelSpec{Name: name}))(t).ID
-		err := w.Log(ctx, proj, r.ID, tracking.Batch{Metrics: []tracking.Metric{
+		m := must(w.LoggedModels.CreateLoggedModel(ctx, proj, tracking.LoggedModelSpec{Name: name}))(t).ID
+		err := w.Logging.Log(ctx, proj, r.ID, tracking.Batch{Metrics: []tracking.Metric{
 			{Key: "acc", Value: on[0], At: 1, Model: m, DatasetName: "train", DatasetDigest: "1"},
 			{Key: "acc", Value: on[1], At: 2, Model: m, DatasetName: "test", DatasetDigest: "1"},
 			{Key: "acc", Value: 50 - on[2], At: 3, Step: 7, Model: m, DatasetName: "test", DatasetDigest: "2"}, // older, with a larger step
@@ -438,7 +438,7 @@ func TestOrderOnDataset(t *testing.T) {
 		{[]string{"metrics.acc DESC", "metrics.acc DESC"}, []tracking.DatasetInput{{Name: "test", Digest: "1"}, {Name: "test", Digest: "2"}}, "abc"},
 		{[]string{"metrics.acc", "name DESC"}, []tracking.DatasetInput{{Name: "none"}}, "cba"},
 	} {
-		found, _, err := w.SearchLoggedModels(ctx, proj, tracking.Search{Experiments: []tracking.ExperimentID{0}, Max: 10, OrderBy: tt.by, OrderOn: tt.on})
+		found, _, err := w.LoggedModels.SearchLoggedModels(ctx, proj, tracking.Search{Experiments: []tracking.ExperimentID{0}, Max: 10, OrderBy: tt.by, OrderOn: tt.on})
 		var names []string
 		for _, m := range found {
 			names = append(names, m.Name)
@@ -453,7 +453,7 @@ func TestOrderOnDataset(t *testing.T) {
 // param that each gives another value: one has it, and the others' batches are refused whole.
 func TestWriters(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
-	r, err := w.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{})
+	r, err := w.Runs.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -466,25 +466,25 @@ func TestWriters(t *testing.T) {
 				b := tracking.Batch{Tags: []tracking.Pair{{Key: fmt.Sprint("t", n, i), Value: "v"}}, Metrics: []tracking.Metric{
 					{Key: "m", Value: float64(n), Step: int64(i*writers + n), At: 1}, {Key: "m", Value: 1, Step: 0, At: 0}, // the second is everybody's
 				}}
-				if err := w.Log(ctx, proj, r.ID, b); err != nil {
+				if err := w.Logging.Log(ctx, proj, r.ID, b); err != nil {
 					t.Errorf("writer %d: %v", n, err)
 				}
 			}
-			failed[n] = w.Log(ctx, proj, r.ID, tracking.Batch{
+			failed[n] = w.Logging.Log(ctx, proj, r.ID, tracking.Batch{
 				Params: []tracking.Pair{{Key: "who", Value: strconv.Itoa(n)}}, Metrics: []tracking.Metric{{Key: "won", Value: float64(n), Step: int64(n)}},
 			})
 		})
 	}
 	all.Wait()
-	got, err := w.Run(ctx, proj, r.ID)
+	got, err := w.Runs.Run(ctx, proj, r.ID)
 	if err != nil || len(got.Params) != 1 || len(got.Tags) < writers*batches {
 		t.Fatalf("%+v %v", got, err)
 	}
-	points, _, err := w.History(ctx, proj, r.ID, "m", 0, "")
+	points, _, err := w.Runs.History(ctx, proj, r.ID, "m", 0, "")
 	if err != nil || len(points) != writers*batches+1 {
 		t.Errorf("%d points, not %d: %v", len(points), writers*batches+1, err)
 	}
-	won, _, err := w.History(ctx, proj, r.ID, "won", 0, "")
+	won, _, err := w.Runs.History(ctx, proj, r.ID, "won", 0, "")
 	if err != nil || len(won) != 1 || strconv.FormatInt(won[0].Step, 10) != got.Params[0].Value {
 		t.Errorf("%v won, the param is %v: %v", won, got.Params, err)
 	}
@@ -503,7 +503,7 @@ func TestWriters(t *testing.T) {
 func TestLatestMetric(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
 	rapid.Check(t, func(rt *rapid.T) {
-		r, err := w.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{})
+		r, err := w.Runs.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{})
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -533,11 +533,11 @@ func TestLatestMetric(t *testing.T) {
 					want, have = p, true
 				}
 			}
-			if err := w.Log(ctx, proj, r.ID, b); err != nil {
+			if err := w.Logging.Log(ctx, proj, r.ID, b); err != nil {
 				rt.Fatal(err)
 			}
 		}
-		got, err := w.Run(ctx, proj, r.ID)
+		got, err := w.Runs.Run(ctx, proj, r.ID)
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -545,7 +545,7 @@ func TestLatestMetric(t *testing.T) {
 		if fmt.Sprint(point{m.Step, int64(m.At), m.Value}) != fmt.Sprint(want) {
 			rt.Fatalf("latest %+v, want %+v", m, want)
 		}
-		history, _, err := w.History(ctx, proj, r.ID, "m", 0, "")
+		history, _, err := w.Runs.History(ctx, proj, r.ID, "m", 0, "")
 		if err != nil || len(history) != len(distinct) {
 			rt.Fatalf("%d points (%v), want %d", len(history), err, len(distinct))
 		}
@@ -560,28 +560,28 @@ func TestSearchRuns(t *testing.T) {
 		model string
 	}
 	for i, s := range []seed{{"a", 0.5, "gbm"}, {"b", 0.9, "linear"}, {"c", math.NaN(), "GBM%"}, {"d", math.Inf(1), ""}, {"e", math.Inf(-1), "gbm"}} {
-		r := must(w.CreateRun(ctx, proj, tracking.RunSpec{Name: s.name, User: "u" + s.name, Start: tracking.Millis(1000 + i)}, tracking.RunOptions{}))(t)
+		r := must(w.Runs.CreateRun(ctx, proj, tracking.RunSpec{Name: s.name, User: "u" + s.name, Start: tracking.Millis(1000 + i)}, tracking.RunOptions{}))(t)
 		b := tracking.Batch{Metrics: []tracking.Metric{{Key: "val auc", Value: s.auc}}}
 		if s.model != "" {
 			b.Params = []tracking.Pair{{"model", s.model}}
 		}
-		if err := w.Log(ctx, proj, r.ID, b); err != nil {
+		if err := w.Logging.Log(ctx, proj, r.ID, b); err != nil {
 			t.Fatal(err)
 		}
 		if s.name == "a" {
-			if err := w.LogInputs(ctx, proj, r.ID, []tracking.DatasetInput{{Name: "weather", Digest: "d1", SourceType: "local", Source: "{}", Tags: []tracking.Pair{{"mlflow.data.context", "training"}}}}, nil); err != nil {
+			if err := w.Logging.LogInputs(ctx, proj, r.ID, []tracking.DatasetInput{{Name: "weather", Digest: "d1", SourceType: "local", Source: "{}", Tags: []tracking.Pair{{"mlflow.data.context", "training"}}}}, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	none := must(w.CreateRun(ctx, proj, tracking.RunSpec{Name: "f", Start: 1}, tracking.RunOptions{}))(t)
+	none := must(w.Runs.CreateRun(ctx, proj, tracking.RunSpec{Name: "f", Start: 1}, tracking.RunOptions{}))(t)
 	many := strings.Repeat("'0123456789abcdef0123456789abcdef',", 10_000)
-	if b, _, err := w.SearchRuns(ctx, proj, tracking.Search{Experiments: []tracking.ExperimentID{0}, Filter: "run_name = 'b'", Max: 1}); err != nil || len(b) != 1 {
+	if b, _, err := w.Runs.SearchRuns(ctx, proj, tracking.Search{Experiments: []tracking.ExperimentID{0}, Filter: "run_name = 'b'", Max: 1}); err != nil || len(b) != 1 {
 		t.Fatal(b, err)
-	} else if end := tracking.Millis(2000); errOf(w.UpdateRun(ctx, proj, b[0].ID, tracking.RunUpdate{End: &end})) != nil {
+	} else if end := tracking.Millis(2000); errOf(w.Runs.UpdateRun(ctx, proj, b[0].ID, tracking.RunUpdate{End: &end})) != nil {
 		t.Fatal("the end of b")
 	}
-	if err := w.DeleteRun(ctx, proj, must(w.CreateRun(ctx, proj, tracking.RunSpec{Name: "gone"}, tracking.RunOptions{}))(t).ID); err != nil {
+	if err := w.Runs.DeleteRun(ctx, proj, must(w.Runs.CreateRun(ctx, proj, tracking.RunSpec{Name: "gone"}, tracking.RunOptions{}))(t).ID); err != nil {
 		t.Fatal(err)
 	}
 	tests := []struct {
@@ -635,7 +635,7 @@ func TestSearchRuns(t *testing.T) {
 			if tt.order != "" {
 				in.OrderBy = []string{tt.order}
 			}
-			found, _, err := w.SearchRuns(ctx, proj, in)
+			found, _, err := w.Runs.SearchRuns(ctx, proj, in)
 			if text, bad := strings.CutPrefix(tt.want, "!"); bad {
 				wantKind(t, err, fault.Invalid, text)
 				return
@@ -652,7 +652,7 @@ func TestSearchRuns(t *testing.T) {
 		var got strings.Builder
 		token := ""
 		for range 10 {
-			found, next, err := w.SearchRuns(ctx, proj, tracking.Search{Experiments: []tracking.ExperimentID{0}, Max: 4, Page: token})
+			found, next, err := w.Runs.SearchRuns(ctx, proj, tracking.Search{Experiments: []tracking.ExperimentID{0}, Max: 4, Page: token})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -664,13 +664,13 @@ func TestSearchRuns(t *testing.T) {
 		if got.String() != "edcbaf" {
 			t.Errorf("pages gave %q", got.String())
 		}
-		_, _, err := w.SearchRuns(ctx, proj, tracking.Search{Experiments: []tracking.ExperimentID{0}, Max: 4, Page: "!"})
+		_, _, err := w.Runs.SearchRuns(ctx, proj, tracking.Search{Experiments: []tracking.ExperimentID{0}, Max: 4, Page: "!"})
 		wantKind(t, err, fault.Invalid, "Invalid page token")
-		_, _, err = w.SearchRuns(ctx, proj, tracking.Search{Max: 123456789})
+		_, _, err = w.Runs.SearchRuns(ctx, proj, tracking.Search{Max: 123456789})
 		wantKind(t, err, fault.Invalid, "Invalid value 123456789 for parameter 'max_results' supplied")
 	})
 	t.Run("deleted", func(t *testing.T) {
-		found, _, err := w.SearchRuns(ctx, proj, tracking.Search{Experiments: []tracking.ExperimentID{0}, Max: 4, View: tracking.ViewDeleted})
+		found, _, err := w.Runs.SearchRuns(ctx, proj, tracking.Search{Experiments: []tracking.ExperimentID{0}, Max: 4, View: tracking.ViewDeleted})
 		if err != nil || len(found) != 1 || found[0].Name != "gone" {
 			t.Errorf("deleted runs %v %v", found, err)
 		}
@@ -687,49 +687,49 @@ func names(runs []tracking.Run) string {
 
 func TestLoggedModels(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
-	r := must(w.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{Origin: tracking.Origin{Residency: residency.Of("AE"), Classification: "confidential"}}))(t)
-	m := must(w.CreateLoggedModel(ctx, proj, tracking.LoggedModelSpec{Name: "delay", Run: r.ID, Params: []tracking.Pair{{"depth", "3"}}}))(t)
+	r := must(w.Runs.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{Origin: tracking.Origin{Residency: residency.Of("AE"), Classification: "confidential"}}))(t)
+	m := must(w.LoggedModels.CreateLoggedModel(ctx, proj, tracking.LoggedModelSpec{Name: "delay", Run: r.ID, Params: []tracking.Pair{{"depth", "3"}}}))(t)
 	if m.Residency.String() != "AE" || m.Classification != "confidential" || m.Status != tracking.ModelPending {
 		t.Fatalf("logged model %+v", m)
 	}
-	if err := w.Log(ctx, proj, r.ID, tracking.Batch{Metrics: []tracking.Metric{{Key: "auc", Value: 0.8, Model: m.ID, DatasetName: "may", DatasetDigest: "d"}}}); err != nil {
+	if err := w.Logging.Log(ctx, proj, r.ID, tracking.Batch{Metrics: []tracking.Metric{{Key: "auc", Value: 0.8, Model: m.ID, DatasetName: "may", DatasetDigest: "d"}}}); err != nil {
 		t.Fatal(err)
 	}
-	err := w.Log(ctx, proj, r.ID, tracking.Batch{Metrics: []tracking.Metric{{Key: "auc", Value: 0.8, Model: "m_01J9Z6AAAAAAAAAAAAAAAAAAAA"}}})
+	err := w.Logging.Log(ctx, proj, r.ID, tracking.Batch{Metrics: []tracking.Metric{{Key: "auc", Value: 0.8, Model: "m_01J9Z6AAAAAAAAAAAAAAAAAAAA"}}})
 	wantKind(t, err, fault.NotFound, "not found")
-	if err := w.LogOutputs(ctx, proj, r.ID, []tracking.ModelLink{{Model: m.ID, Step: 3}}); err != nil {
+	if err := w.Logging.LogOutputs(ctx, proj, r.ID, []tracking.ModelLink{{Model: m.ID, Step: 3}}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.SetLoggedModelTags(ctx, proj, m.ID, []tracking.Pair{{"t", "1"}}); err != nil {
+	if _, err := w.LoggedModels.SetLoggedModelTags(ctx, proj, m.ID, []tracking.Pair{{"t", "1"}}); err != nil {
 		t.Fatal(err)
 	}
-	got := must(w.FinalizeLoggedModel(ctx, proj, m.ID, tracking.ModelReady))(t)
+	got := must(w.LoggedModels.FinalizeLoggedModel(ctx, proj, m.ID, tracking.ModelReady))(t)
 	if len(got.Metrics) != 1 || len(got.Params) != 1 || len(got.Tags) != 1 || got.Status != tracking.ModelReady {
 		t.Fatalf("logged model %+v", got)
 	}
 	// What is there is there once more without an error; another value is refused, with all of the request.
-	if err := w.LogLoggedModelParams(ctx, proj, m.ID, []tracking.Pair{{"depth", "3"}, {"eta", "0.1"}}); err != nil {
+	if err := w.LoggedModels.LogLoggedModelParams(ctx, proj, m.ID, []tracking.Pair{{"depth", "3"}, {"eta", "0.1"}}); err != nil {
 		t.Fatal(err)
 	}
-	err = w.LogLoggedModelParams(ctx, proj, m.ID, []tracking.Pair{{"new", "1"}, {"depth", "4"}})
+	err = w.LoggedModels.LogLoggedModelParams(ctx, proj, m.ID, []tracking.Pair{{"new", "1"}, {"depth", "4"}})
 	wantKind(t, err, fault.Invalid, "Changing param values is not allowed. Param with key='depth' was already logged")
-	if p := must(w.LoggedModel(ctx, proj, m.ID))(t).Params; !slices.Equal(p, []tracking.Pair{{"depth", "3"}, {"eta", "0.1"}}) {
+	if p := must(w.LoggedModels.LoggedModel(ctx, proj, m.ID))(t).Params; !slices.Equal(p, []tracking.Pair{{"depth", "3"}, {"eta", "0.1"}}) {
 		t.Errorf("params %v", p)
 	}
 	for filter, want := range map[string]int{"tags.t IN ('1', '2')": 1, "tags.t NOT IN ('1')": 0, "params.depth IN ('3',) AND params.eta NOT IN ('1')": 1, "metrics.auc > 0.7": 1, "metrics.auc > 0.9": 0, "name = 'delay' AND params.depth = '3'": 1, "creation_time > 0": 1, "source_run_id = '" + string(r.ID) + "'": 1} {
-		found, _, err := w.SearchLoggedModels(ctx, proj, tracking.Search{Experiments: []tracking.ExperimentID{0}, Filter: filter, Max: 5, OrderBy: []string{"metrics.auc DESC", "creation_timestamp"}, Datasets: []tracking.DatasetInput{{Name: "may"}}})
+		found, _, err := w.LoggedModels.SearchLoggedModels(ctx, proj, tracking.Search{Experiments: []tracking.ExperimentID{0}, Filter: filter, Max: 5, OrderBy: []string{"metrics.auc DESC", "creation_timestamp"}, Datasets: []tracking.DatasetInput{{Name: "may"}}})
 		if err != nil || len(found) != want {
 			t.Errorf("%s: %d (%v), want %d", filter, len(found), err, want)
 		}
 	}
-	if err := w.DeleteLoggedModel(ctx, proj, m.ID); err != nil {
+	if err := w.LoggedModels.DeleteLoggedModel(ctx, proj, m.ID); err != nil {
 		t.Fatal(err)
 	}
-	_, err = w.LoggedModel(ctx, proj, m.ID)
+	_, err = w.LoggedModels.LoggedModel(ctx, proj, m.ID)
 	wantKind(t, err, fault.NotFound, "not found")
 	// Reads of what is confidential are journaled.
 	before := len(w.journal.Entries())
-	must(w.Run(ctx, proj, r.ID))(t)
+	must(w.Runs.Run(ctx, proj, r.ID))(t)
 	if len(w.journal.Entries()) != before+1 {
 		t.Error("the read of a confidential run is not in the journal")
 	}
@@ -737,10 +737,10 @@ func TestLoggedModels(t *testing.T) {
 
 func TestArtifacts(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
-	r := must(w.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{}))(t)
+	r := must(w.Runs.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{}))(t)
 	place := tracking.Place{Run: r.ID}
 	put := func(name, body string) error {
-		_, err := w.PutArtifact(ctx, proj, place, name, strings.NewReader(body))
+		_, err := w.Artifacts.PutArtifact(ctx, proj, place, name, strings.NewReader(body))
 		return err
 	}
 	for name, body := range map[string]string{"model/model.onnx": "old", "model/a b/ü.txt": "x", "model.txt": "y", "100%.txt": "z"} {
@@ -751,7 +751,7 @@ func TestArtifacts(t *testing.T) {
 	if err := put("model/model.onnx", "new!"); err != nil {
 		t.Fatal(err)
 	}
-	body, file, err := w.OpenArtifact(ctx, proj, place, "model/model.onnx")
+	body, file, err := w.Artifacts.OpenArtifact(ctx, proj, place, "model/model.onnx")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -763,7 +763,7 @@ func TestArtifacts(t *testing.T) {
 		t.Errorf("%d objects stored, want 4: the replaced one is gone", len(objects))
 	}
 	list := func(dir string) string {
-		entries, err := w.ListArtifacts(ctx, proj, place, dir)
+		entries, err := w.Artifacts.ListArtifacts(ctx, proj, place, dir)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -794,10 +794,10 @@ func TestArtifacts(t *testing.T) {
 		}
 	}
 	wantKind(t, put("one/more", "x"), fault.TooLarge, "artifacts, the limit")
-	if err := w.DeleteArtifacts(ctx, proj, place, "many"); err != nil {
+	if err := w.Artifacts.DeleteArtifacts(ctx, proj, place, "many"); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.DeleteArtifacts(ctx, proj, place, "many"); err != nil {
+	if err := w.Artifacts.DeleteArtifacts(ctx, proj, place, "many"); err != nil {
 		t.Errorf("deleted again: %v", err)
 	}
 
@@ -807,7 +807,7 @@ func TestArtifacts(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.clock = w.clock.Add(48 * time.Hour)
-	if n := must(w.Sweep(ctx, proj, 24*time.Hour))(t); n != 1 {
+	if n := must(w.Maintenance.Sweep(ctx, proj, 24*time.Hour))(t); n != 1 {
 		t.Errorf("swept %d objects, want 1", n)
 	}
 	if got := list("model"); !strings.Contains(got, "model.onnx:false:4") {
@@ -828,12 +828,12 @@ func (f failingReader) Read(b []byte) (int, error) {
 
 func TestBrokenUploadLeavesNothing(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
-	r := must(w.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{}))(t)
-	_, err := w.PutArtifact(ctx, proj, tracking.Place{Run: r.ID}, "a", failingReader{strings.NewReader("half")})
+	r := must(w.Runs.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{}))(t)
+	_, err := w.Artifacts.PutArtifact(ctx, proj, tracking.Place{Run: r.ID}, "a", failingReader{strings.NewReader("half")})
 	if !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Fatalf("error %v", err)
 	}
-	if files := must(w.Files(ctx, proj, tracking.Place{Run: r.ID}, ""))(t); len(files) != 0 {
+	if files := must(w.Artifacts.Files(ctx, proj, tracking.Place{Run: r.ID}, ""))(t); len(files) != 0 {
 		t.Errorf("files %v", files)
 	}
 }
@@ -850,7 +850,7 @@ var badPaths = []string{
 // look like an encoded character.
 func TestPlainPaths(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
-	r := must(w.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{}))(t)
+	r := must(w.Runs.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{}))(t)
 	place := tracking.Place{Run: r.ID}
 	paths := []string{
 		"t:10.txt", "k:5/fold.txt", "folds/k:5.txt", "c:x", "ab:cd", ":", "what?.txt", "100%", "a%20b", "a%00b", "a%2", "عرض\u200f.png", "a&b=c+d;e@f!", "~", "a b/c  d", "...", "..a",
@@ -858,9 +858,9 @@ func TestPlainPaths(t *testing.T) {
 		"images/loss%step%1%timestamp%1753000000000%2f9e1f5a-1.png", "images/loss%step%2%timestamp%1753000000000%009e1f5a-1.png", "images/loss%step%3%timestamp%1753000000000%2e9e1f5a-1.png",
 	}
 	for _, p := range paths {
-		must(w.PutArtifact(ctx, proj, place, p, strings.NewReader(p)))(t)
+		must(w.Artifacts.PutArtifact(ctx, proj, place, p, strings.NewReader(p)))(t)
 	}
-	files := must(w.Files(ctx, proj, place, ""))(t)
+	files := must(w.Artifacts.Files(ctx, proj, place, ""))(t)
 	if len(files) != len(paths) {
 		t.Errorf("%d files of %d", len(files), len(paths))
 	}
@@ -873,56 +873,59 @@ func TestPlainPaths(t *testing.T) {
 
 func TestPathAttacks(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
-	r := must(w.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{}))(t)
+	r := must(w.Runs.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{}))(t)
 	place := tracking.Place{Run: r.ID}
 	for _, p := range badPaths {
 		t.Run(p[:min(len(p), 30)], func(t *testing.T) {
-			_, err := w.PutArtifact(ctx, proj, place, p, strings.NewReader("x"))
+			_, err := w.Artifacts.PutArtifact(ctx, proj, place, p, strings.NewReader("x"))
 			wantKind(t, err, fault.Invalid, "Invalid path")
-			_, _, err = w.OpenArtifact(ctx, proj, place, p)
+			_, _, err = w.Artifacts.OpenArtifact(ctx, proj, place, p)
 			wantKind(t, err, fault.Invalid, "Invalid path")
-			_, err = w.ListArtifacts(ctx, proj, place, p)
+			_, err = w.Artifacts.ListArtifacts(ctx, proj, place, p)
 			wantKind(t, err, fault.Invalid, "Invalid path")
-			wantKind(t, w.DeleteArtifacts(ctx, proj, place, p), fault.Invalid, "Invalid path")
+			wantKind(t, w.Artifacts.DeleteArtifacts(ctx, proj, place, p), fault.Invalid, "Invalid path")
 		})
 	}
 	if objects := trackingtest.Objects(t, w.dir, "projects"); len(objects) != 0 {
 		t.Errorf("files were touched: %v", objects)
 	}
 	for _, run := range []tracking.RunID{"", "x", "../x", "run_../../x", "run_01J9Z6", tracking.RunID(strings.Repeat("a", 5000))} {
-		_, err := w.Run(ctx, proj, run)
+		_, err := w.Runs.Run(ctx, proj, run)
 		wantKind(t, err, fault.NotFound, "not found")
 	}
 }
 
 func TestPermissions(t *testing.T) {
 	w, alice := open(t), as(t, "alice")
-	r := must(w.CreateRun(alice, proj, tracking.RunSpec{}, tracking.RunOptions{}))(t)
+	r := must(w.Runs.CreateRun(alice, proj, tracking.RunSpec{}, tracking.RunOptions{}))(t)
 	vera, nobody := as(t, "vera"), as(t, "nobody")
-	if _, err := w.Run(vera, proj, r.ID); err != nil {
+	if _, err := w.Runs.Run(vera, proj, r.ID); err != nil {
 		t.Error("a viewer reads:", err)
 	}
 	place := tracking.Place{Run: r.ID}
 	writes := map[string]func(ctx context.Context) error{
 		"log": func(ctx context.Context) error {
-			return w.Log(ctx, proj, r.ID, tracking.Batch{Tags: []tracking.Pair{{"a", "b"}}})
+			return w.Logging.Log(ctx, proj, r.ID, tracking.Batch{Tags: []tracking.Pair{{"a", "b"}}})
 		},
-		"delete": func(ctx context.Context) error { return w.DeleteRun(ctx, proj, r.ID) },
+		"delete": func(ctx context.Context) error { return w.Runs.DeleteRun(ctx, proj, r.ID) },
 		"put": func(ctx context.Context) error {
-			_, err := w.PutArtifact(ctx, proj, place, "a", strings.NewReader(""))
+			_, err := w.Artifacts.PutArtifact(ctx, proj, place, "a", strings.NewReader(""))
 			return err
 		},
-		"create": func(ctx context.Context) error { _, err := w.CreateExperiment(ctx, proj, "x", nil); return err },
+		"create": func(ctx context.Context) error {
+			_, err := w.Experiments.CreateExperiment(ctx, proj, "x", nil)
+			return err
+		},
 		"run": func(ctx context.Context) error {
-			_, err := w.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{})
+			_, err := w.Runs.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{})
 			return err
 		},
 		"model": func(ctx context.Context) error {
-			_, err := w.CreateLoggedModel(ctx, proj, tracking.LoggedModelSpec{})
+			_, err := w.LoggedModels.CreateLoggedModel(ctx, proj, tracking.LoggedModelSpec{})
 			return err
 		},
 		"no name": func(ctx context.Context) error {
-			_, err := w.CreateRun(ctx, "", tracking.RunSpec{}, tracking.RunOptions{})
+			_, err := w.Runs.CreateRun(ctx, "", tracking.RunSpec{}, tracking.RunOptions{})
 			return err
 		},
 	}
@@ -934,15 +937,15 @@ func TestPermissions(t *testing.T) {
 		}
 	}
 	for _, err := range []error{
-		errOf(w.Run(nobody, proj, r.ID)),
-		errOf(w.ListArtifacts(nobody, proj, place, "")),
-		errOf(w.Run(identity.With(t.Context(), identity.Principal{}), proj, r.ID)),
+		errOf(w.Runs.Run(nobody, proj, r.ID)),
+		errOf(w.Artifacts.ListArtifacts(nobody, proj, place, "")),
+		errOf(w.Runs.Run(identity.With(t.Context(), identity.Principal{}), proj, r.ID)),
 	} {
 		wantKind(t, err, fault.PermissionDenied, "")
 	}
 	// Another project's object does not exist, whatever the permission there.
-	wantKind(t, errOf(w.Run(alice, "other", r.ID)), fault.NotFound, "not found")
-	wantKind(t, errOf(w.ListArtifacts(alice, "other", place, "")), fault.NotFound, "not found")
+	wantKind(t, errOf(w.Runs.Run(alice, "other", r.ID)), fault.NotFound, "not found")
+	wantKind(t, errOf(w.Artifacts.ListArtifacts(alice, "other", place, "")), fault.NotFound, "not found")
 	if after := len(auditRows(t, w)); after != before {
 		t.Errorf("refused writes left %d audit rows of changes", after-before)
 	}
@@ -956,41 +959,41 @@ func TestAttemptsKeepLabels(t *testing.T) {
 	w, alice := open(t), as(t, "alice")
 	label := residency.Of("home", "AE")
 	made := func(attempt string, label residency.Label, class string) tracking.Run {
-		return must(w.CreateRun(alice, proj, tracking.RunSpec{}, tracking.RunOptions{Origin: tracking.Origin{
+		return must(w.Runs.CreateRun(alice, proj, tracking.RunSpec{}, tracking.RunOptions{Origin: tracking.Origin{
 			Job: "job_1", Attempt: attempt, Datasets: []string{"weather@1"}, Residency: label, Classification: class,
 		}}))(t)
 	}
 	att := as(t, "att_1")
-	_, err := w.CreateRun(att, proj, tracking.RunSpec{}, tracking.RunOptions{})
+	_, err := w.Runs.CreateRun(att, proj, tracking.RunSpec{}, tracking.RunOptions{})
 	wantKind(t, err, fault.PermissionDenied, "has no run whose label its outputs could inherit")
 	own := made("att_1", label, "confidential")
-	nested := must(w.CreateRun(att, proj, tracking.RunSpec{}, tracking.RunOptions{}))(t)
+	nested := must(w.Runs.CreateRun(att, proj, tracking.RunSpec{}, tracking.RunOptions{}))(t)
 	if diff := cmp.Diff(own.Origin, nested.Origin); diff != "" {
 		t.Error("a nested run does not inherit", diff)
 	}
-	if got := must(w.AttemptRun(alice, proj, "att_1"))(t); got.ID != own.ID {
+	if got := must(w.Runs.AttemptRun(alice, proj, "att_1"))(t); got.ID != own.ID {
 		t.Errorf("the attempt's run is %s, want the one training made, %s", got.ID, own.ID)
 	}
-	model := must(w.CreateLoggedModel(att, proj, tracking.LoggedModelSpec{}))(t)
+	model := must(w.LoggedModels.CreateLoggedModel(att, proj, tracking.LoggedModelSpec{}))(t)
 	if diff := cmp.Diff(own.Origin, model.Origin); diff != "" {
 		t.Error("a logged model does not inherit", diff)
 	}
-	_, err = w.CreateRun(att, proj, tracking.RunSpec{}, tracking.RunOptions{Origin: tracking.Origin{Residency: residency.Of("DE")}})
+	_, err = w.Runs.CreateRun(att, proj, tracking.RunSpec{}, tracking.RunOptions{Origin: tracking.Origin{Residency: residency.Of("DE")}})
 	wantKind(t, err, fault.PermissionDenied, "may not set an origin")
 
 	narrow := made("att_2", residency.Of("AE"), "internal")
 	wider := made("att_9", residency.Of("AE", "DE", "home"), "internal")
 	secret := made("att_8", label, "restricted")
-	wantKind(t, errOf(w.Run(att, proj, narrow.ID)), fault.PermissionDenied, "has the residency AE")
-	wantKind(t, errOf(w.Run(att, proj, secret.ID)), fault.PermissionDenied, "is restricted")
-	if _, err := w.Run(att, proj, wider.ID); err != nil {
+	wantKind(t, errOf(w.Runs.Run(att, proj, narrow.ID)), fault.PermissionDenied, "has the residency AE")
+	wantKind(t, errOf(w.Runs.Run(att, proj, secret.ID)), fault.PermissionDenied, "is restricted")
+	if _, err := w.Runs.Run(att, proj, wider.ID); err != nil {
 		t.Error("a read that keeps the label:", err)
 	}
-	wantKind(t, w.Log(att, proj, wider.ID, tracking.Batch{Tags: []tracking.Pair{{"a", "b"}}}), fault.PermissionDenied, "another producer")
-	if err := w.Log(att, proj, own.ID, tracking.Batch{Tags: []tracking.Pair{{"a", "b"}}}); err != nil {
+	wantKind(t, w.Logging.Log(att, proj, wider.ID, tracking.Batch{Tags: []tracking.Pair{{"a", "b"}}}), fault.PermissionDenied, "another producer")
+	if err := w.Logging.Log(att, proj, own.ID, tracking.Batch{Tags: []tracking.Pair{{"a", "b"}}}); err != nil {
 		t.Error(err)
 	}
-	found, _, err := w.SearchRuns(att, proj, tracking.Search{Experiments: []tracking.ExperimentID{0}, Max: 50})
+	found, _, err := w.Runs.SearchRuns(att, proj, tracking.Search{Experiments: []tracking.ExperimentID{0}, Max: 50})
 	if err != nil || len(found) != 3 {
 		t.Errorf("the attempt's search gives %d runs (%v), want its two and the wider one", len(found), err)
 	}
@@ -998,20 +1001,20 @@ func TestAttemptsKeepLabels(t *testing.T) {
 
 func TestEveryChangeIsAudited(t *testing.T) {
 	w, ctx := open(t), as(t, "alice")
-	r := must(w.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{}))(t)
-	m := must(w.CreateLoggedModel(ctx, proj, tracking.LoggedModelSpec{}))(t)
+	r := must(w.Runs.CreateRun(ctx, proj, tracking.RunSpec{}, tracking.RunOptions{}))(t)
+	m := must(w.LoggedModels.CreateLoggedModel(ctx, proj, tracking.LoggedModelSpec{}))(t)
 	for _, c := range []struct {
 		name string
 		act  func() error
 	}{
-		{"log", func() error { return w.Log(ctx, proj, r.ID, tracking.Batch{Tags: []tracking.Pair{{"a", "b"}}}) }},
-		{"untag", func() error { return w.DeleteTag(ctx, proj, r.ID, "a") }},
+		{"log", func() error { return w.Logging.Log(ctx, proj, r.ID, tracking.Batch{Tags: []tracking.Pair{{"a", "b"}}}) }},
+		{"untag", func() error { return w.Logging.DeleteTag(ctx, proj, r.ID, "a") }},
 		{"put", func() error {
-			return errOf(w.PutArtifact(ctx, proj, tracking.Place{Model: m.ID}, "x", strings.NewReader("")))
+			return errOf(w.Artifacts.PutArtifact(ctx, proj, tracking.Place{Model: m.ID}, "x", strings.NewReader("")))
 		}},
-		{"params", func() error { return w.LogLoggedModelParams(ctx, proj, m.ID, []tracking.Pair{{"p", "1"}}) }},
-		{"finalize", func() error { return errOf(w.FinalizeLoggedModel(ctx, proj, m.ID, tracking.ModelReady)) }},
-		{"tag", func() error { return w.SetExperimentTag(ctx, proj, 0, tracking.Pair{Key: "a", Value: "b"}) }},
+		{"params", func() error { return w.LoggedModels.LogLoggedModelParams(ctx, proj, m.ID, []tracking.Pair{{"p", "1"}}) }},
+		{"finalize", func() error { return errOf(w.LoggedModels.FinalizeLoggedModel(ctx, proj, m.ID, tracking.ModelReady)) }},
+		{"tag", func() error { return w.Experiments.SetExperimentTag(ctx, proj, 0, tracking.Pair{Key: "a", Value: "b"}) }},
 	} {
 		before := len(auditRows(t, w))
 		if err := c.act(); err != nil {

@@ -29,10 +29,9 @@ type Query struct {
 // transaction. What is not there is fault.NotFound; nothing else is decided
 // here.
 type Store interface {
-	// Holders lists the runs and logged models of a project that have files.
-	Holders(ctx context.Context, tx *store.Tx, p project.Name) ([]Holder, error)
 	ExperimentStore
 	RunStore
+	LogStore
 	LoggedModelStore
 	ArtifactStore
 	UploadStore
@@ -59,7 +58,7 @@ type ExperimentStore interface {
 	DatasetSummaries(ctx context.Context, tx *store.Tx, p project.Name, experiments []ExperimentID, limit int) ([]DatasetSummary, error)
 }
 
-// RunStore keeps runs and what they log.
+// RunStore keeps runs.
 type RunStore interface {
 	// PutRun inserts or updates a run without its data.
 	PutRun(ctx context.Context, tx *store.Tx, r Run) error
@@ -73,7 +72,10 @@ type RunStore interface {
 	SearchRuns(ctx context.Context, tx *store.Tx, p project.Name, q Query) ([]Run, error)
 	// FillRuns adds params, tags, latest metrics, inputs and models.
 	FillRuns(ctx context.Context, tx *store.Tx, runs []Run) error
+}
 
+// LogStore keeps what runs log.
+type LogStore interface {
 	Params(ctx context.Context, tx *store.Tx, run RunID, keys []string) ([]LoggedParam, error)
 	// InsertParams inserts params, which are of the run's attempt, as are those of PutParams
 	// and the points of PutLatestMetrics.
@@ -128,6 +130,8 @@ type ArtifactStore interface {
 	DeleteArtifacts(ctx context.Context, tx *store.Tx, owner, prefix string) error
 	// Holds gives those of the objects that some artifact or part of an upload has.
 	Holds(ctx context.Context, tx *store.Tx, p project.Name, objects []string) ([]string, error)
+	// Holders lists the runs and logged models of a project that have files, by ID.
+	Holders(ctx context.Context, tx *store.Tx, p project.Name) ([]Holder, error)
 }
 
 // UploadStore keeps files that come in parts.

@@ -5,12 +5,16 @@
 // # Map
 //
 //   - tracking.go: the types and their rules. search/ reads the filter language.
-//   - service.go: experiments; the checks before every act.
-//   - run.go: runs. batch.go: logging into them. loggedmodel.go: logged models.
-//   - artifact.go: files of runs and logged models, and the rules of their paths.
-//     multipart.go: files that come in parts.
-//   - import.go: what comes from another MLflow server, in bulk.
-//   - prune.go: what was deleted goes for ever.
+//   - service.go: the services, which share one core, and the checks before every act.
+//     contents.go: what a reader without the permission to read the data is shown.
+//   - experiment.go: Experiments. run.go, history.go: Runs. batch.go: Logging.
+//     loggedmodel.go: LoggedModels. find.go: what searches ask.
+//   - artifact.go: Artifacts, files of runs and logged models, and the rules of their paths.
+//     multipart.go: Uploads, files that come in parts.
+//   - import.go: Imports, what comes from another MLflow server, in bulk.
+//   - origin.go: Origins, what an attempt passes on to what it makes.
+//   - prune.go, sweep.go: Maintenance, what was deleted goes for ever. ofjob.go: Retention.
+//     erase.go: Erasure.
 //   - store.go: what a database must offer; trackingsql/ is that database.
 //
 // # Guarantees
@@ -18,7 +22,7 @@
 // A batch is logged whole or not at all. Parameters never change; logging the
 // same value again is no error. Metrics only grow, until their run is deleted and
 // pruned, and the same point logged twice is one point, so a client may retry. NaN and the infinities come back as
-// they went in. An artifact is there, whole, when PutArtifact returns.
+// they went in. An artifact is there, whole, when Artifacts.PutArtifact returns.
 //
 // A run carries the zones and the classification of everything its producer
 // could read. Training sets them; what a job attempt makes by itself inherits

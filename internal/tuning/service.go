@@ -31,7 +31,7 @@ type Authorizer interface {
 	Allow(ctx context.Context, action policy.Action, object policy.Object) error
 }
 
-// Origins knows what job attempts pass on to what they write; tracking.Service is one.
+// Origins knows what job attempts pass on to what they write; *tracking.Origins is one.
 type Origins interface {
 	// OriginOf is the label of the context's principal, zero for people and services.
 	OriginOf(ctx context.Context, p project.Name) (tracking.Origin, error)

@@ -26,7 +26,7 @@ var unit = tuning.Param{Value: 0.5, Distribution: `{"name": "FloatDistribution",
 type world struct {
 	*tuning.Service
 	db      *store.DB
-	runs    *tracking.Service
+	runs    tracking.Services
 	journal *trackingtest.Journal
 }
 
@@ -39,7 +39,7 @@ func open(t *testing.T) *world {
 	}
 	w := &world{db: db, journal: &trackingtest.Journal{}}
 	w.runs = tracking.New(tracking.Config{DB: db, Store: trackingsql.Store{}, Authz: may})
-	w.Service = tuning.New(tuning.Config{DB: db, Store: tuningsql.Store{}, Authz: may, Journal: w.journal, Origins: w.runs})
+	w.Service = tuning.New(tuning.Config{DB: db, Store: tuningsql.Store{}, Authz: may, Journal: w.journal, Origins: w.runs.Origins})
 	return w
 }
 
@@ -210,7 +210,7 @@ func TestLabels(t *testing.T) {
 		"att_here": {}, "att_away": {Residency: residency.Of("AE")}, "att_secret": {Classification: "restricted"},
 	} {
 		origin.Attempt = who
-		if _, err := w.runs.CreateRun(as(t, "alice"), proj, tracking.RunSpec{}, tracking.RunOptions{Origin: origin}); err != nil {
+		if _, err := w.runs.Runs.CreateRun(as(t, "alice"), proj, tracking.RunSpec{}, tracking.RunOptions{Origin: origin}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -197,7 +197,7 @@ func (s *Service) decideErasure(ctx context.Context, erasure string, approve boo
 	}
 	var e EntryErasure
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		if e, err = s.store.Erasure(ctx, tx, erasure); err != nil || !approve || e.State != ErasureRequested {
+		if e, err = s.erasures.Erasure(ctx, tx, erasure); err != nil || !approve || e.State != ErasureRequested {
 			return err
 		}
 		return s.second(ctx, tx, e)
@@ -226,7 +226,7 @@ func (s *Service) decideErasure(ctx context.Context, erasure string, approve boo
 	}
 	expired := false
 	err = s.cfg.Log.update(ctx, func(ctx context.Context, tx *store.Tx) error {
-		if e, err = s.store.Erasure(ctx, tx, erasure); err != nil {
+		if e, err = s.erasures.Erasure(ctx, tx, erasure); err != nil {
 			return err
 		}
 		now := s.now()
@@ -285,7 +285,7 @@ func (s *Service) second(ctx context.Context, tx *store.Tx, e EntryErasure) erro
 // erase blanks leaves that were proven, and appends the entries that name them: one for
 // each project and 100 entries.
 func (s *Service) erase(ctx context.Context, tx *store.Tx, e *EntryErasure, leaves []Leaf) error {
-	now, err := s.store.LeavesAt(ctx, tx, e.Indexes)
+	now, err := s.leaves.LeavesAt(ctx, tx, e.Indexes)
 	if err != nil {
 		return err
 	}
@@ -303,7 +303,7 @@ func (s *Service) erase(ctx context.Context, tx *store.Tx, e *EntryErasure, leav
 			Index: l.Index, Leaf: l.Commitment, Time: formatTime(l.At.Time()), Action: r.Entry.Action, Outcome: r.Entry.Outcome, Project: r.Entry.Project,
 			Actor: identity.Principal{Kind: r.Entry.Actor.Kind, ID: r.Entry.Actor.ID, Name: r.Entry.Actor.Name},
 		}
-		if err := s.store.PutContent(ctx, tx, l.blank(one)); err != nil {
+		if err := s.leaves.PutContent(ctx, tx, l.blank(one)); err != nil {
 			return fault.Wrap(err, "erase audit entry %d", l.Index)
 		}
 		if _, ok := byProject[one.Project]; !ok {
@@ -322,12 +322,12 @@ func (s *Service) erase(ctx context.Context, tx *store.Tx, e *EntryErasure, leav
 		}
 	}
 	e.Erased = len(leaves)
-	return s.store.PutErasure(ctx, tx, *e)
+	return s.erasures.PutErasure(ctx, tx, *e)
 }
 
 // putErasure writes a request's state, to the log too.
 func (s *Service) putErasure(ctx context.Context, tx *store.Tx, e EntryErasure) error {
-	if err := s.store.PutErasure(ctx, tx, e); err != nil {
+	if err := s.erasures.PutErasure(ctx, tx, e); err != nil {
 		return err
 	}
 	return Append(ctx, tx, Entry{
@@ -369,7 +369,7 @@ func (s *Service) Erasures(ctx context.Context, pageToken string) (list []EntryE
 		}
 	}
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		list, err = s.store.Erasures(ctx, tx, pageToken, defaultPage+1)
+		list, err = s.erasures.Erasures(ctx, tx, pageToken, defaultPage+1)
 		return err
 	})
 	if len(list) > defaultPage {

@@ -161,7 +161,7 @@ func (s *Service) last(ctx context.Context) (c Checkpoint, note []byte, err erro
 	var signed SignedCheckpoint
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		var err error
-		signed, err = s.store.LastCheckpoint(ctx, tx)
+		signed, err = s.checkpoints.LastCheckpoint(ctx, tx)
 		return err
 	})
 	if fault.Is(err, fault.NotFound) {
@@ -182,10 +182,10 @@ func (s *Service) exportPage(ctx context.Context, out *exporter, from, to, size 
 	var checkpoints []SignedCheckpoint
 	err := s.cfg.Log.view(ctx, func(ctx context.Context, tx *store.Tx) error {
 		var err error
-		if leaves, err = s.store.Leaves(ctx, tx, from, to); err != nil {
+		if leaves, err = s.leaves.Leaves(ctx, tx, from, to); err != nil {
 			return err
 		}
-		checkpoints, err = s.store.Checkpoints(ctx, tx, from, min(to, size-1))
+		checkpoints, err = s.checkpoints.Checkpoints(ctx, tx, from, min(to, size-1))
 		return err
 	})
 	if err != nil {

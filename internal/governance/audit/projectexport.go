@@ -114,7 +114,7 @@ func (s *Service) exportProject(ctx context.Context, project string, w io.Writer
 		var leaves []Leaf
 		var next int64
 		err := s.cfg.Log.view(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-			leaves, next, err = s.store.Find(ctx, tx, Filter{Project: project}, before, exportPage)
+			leaves, next, err = s.leaves.Find(ctx, tx, Filter{Project: project}, before, exportPage)
 			return err
 		})
 		if err != nil {

@@ -47,12 +47,17 @@ type ServiceConfig struct {
 
 // Service lists, exports and erases. Safe for concurrent use.
 type Service struct {
-	cfg   ServiceConfig
-	store Store
+	cfg         ServiceConfig
+	leaves      LeafStore
+	checkpoints CheckpointStore
+	erasures    ErasureStore
 }
 
 // New makes the service.
-func New(cfg ServiceConfig) *Service { return &Service{cfg: cfg, store: cfg.Log.cfg.Store} }
+func New(cfg ServiceConfig) *Service {
+	s := cfg.Log.cfg.Store
+	return &Service{cfg: cfg, leaves: s, checkpoints: s, erasures: s}
+}
 
 // Filter narrows a list; zero fields match everything.
 type Filter struct {
@@ -149,7 +154,7 @@ func (s *Service) List(ctx context.Context, f Filter, pageSize int, pageToken st
 func (s *Service) find(ctx context.Context, f Filter, before int64, limit int) (leaves []Leaf, token string, err error) {
 	var next int64
 	err = s.cfg.Log.view(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		leaves, next, err = s.store.Find(ctx, tx, f, before, limit)
+		leaves, next, err = s.leaves.Find(ctx, tx, f, before, limit)
 		return err
 	})
 	if next > 0 {

@@ -44,6 +44,17 @@ type LogKey struct {
 // Store is what the log needs from a database. All methods run in the caller's
 // transaction.
 type Store interface {
+	LeafStore
+	SegmentStore
+	HashStore
+	CheckpointStore
+	JournalStore
+	ErasureStore
+	KeyStore
+}
+
+// LeafStore keeps entries.
+type LeafStore interface {
 	// Size is the number of leaves, archived ones included.
 	Size(ctx context.Context, tx *store.Tx) (int64, error)
 	AddLeaves(ctx context.Context, tx *store.Tx, leaves []Leaf) error
@@ -57,12 +68,14 @@ type Store interface {
 	// PutContent replaces salt, record and filter columns of the leaf with that index.
 	// The transaction is scrubbed (Tx.Scrub).
 	PutContent(ctx context.Context, tx *store.Tx, l Leaf) error
-
 	// First is the lowest index of a leaf that is in the database, and 0 without one.
 	First(ctx context.Context, tx *store.Tx) (int64, error)
 	// RemoveLeaves removes those with from ≤ index < to, and gives their number.
 	RemoveLeaves(ctx context.Context, tx *store.Tx, from, to int64) (int64, error)
+}
 
+// SegmentStore keeps the segments of archived entries.
+type SegmentStore interface {
 	// AddSegment inserts a segment.
 	AddSegment(ctx context.Context, tx *store.Tx, s ArchiveSegment) error
 	// SetSegment replaces all of a segment but object and time, if its state is this one.
@@ -77,7 +90,10 @@ type Store interface {
 	DropWriting(ctx context.Context, tx *store.Tx, index int64) error
 	// RemoveSegment removes the segment of an object.
 	RemoveSegment(ctx context.Context, tx *store.Tx, object string) error
+}
 
+// HashStore keeps the tree's hashes.
+type HashStore interface {
 	// Hashes are the tree's stored hashes in the numbering of tlog.
 	AddHashes(ctx context.Context, tx *store.Tx, first int64, hashes []tlog.Hash) error
 	Hashes(ctx context.Context, tx *store.Tx, indexes []int64) (map[int64]tlog.Hash, error)
@@ -85,7 +101,10 @@ type Store interface {
 	HashRange(ctx context.Context, tx *store.Tx, from, to int64) ([]StoredHash, error)
 	// DropHashes removes them all.
 	DropHashes(ctx context.Context, tx *store.Tx) error
+}
 
+// CheckpointStore keeps the signed checkpoints.
+type CheckpointStore interface {
 	AddCheckpoint(ctx context.Context, tx *store.Tx, c SignedCheckpoint) error
 	// Checkpoints gives those with after < size ≤ upto, in that order.
 	Checkpoints(ctx context.Context, tx *store.Tx, after, upto int64) ([]SignedCheckpoint, error)
@@ -93,19 +112,28 @@ type Store interface {
 	DropCheckpoints(ctx context.Context, tx *store.Tx, sizes []int64) error
 	// LastCheckpoint is fault.NotFound before the first.
 	LastCheckpoint(ctx context.Context, tx *store.Tx) (SignedCheckpoint, error)
+}
 
+// JournalStore keeps how far each journal file is in the log.
+type JournalStore interface {
 	// JournalCursor is how far a journal file is in the log, 0 at first.
 	JournalCursor(ctx context.Context, tx *store.Tx, file string) (int64, error)
 	SetJournalCursor(ctx context.Context, tx *store.Tx, file string, offset int64) error
 	DropJournalCursor(ctx context.Context, tx *store.Tx, file string) error
+}
 
+// ErasureStore keeps requests to erase entries.
+type ErasureStore interface {
 	// PutErasure inserts a request to erase entries, or replaces the one with its id.
 	PutErasure(ctx context.Context, tx *store.Tx, e EntryErasure) error
 	// Erasure is fault.NotFound for an unknown id.
 	Erasure(ctx context.Context, tx *store.Tx, id string) (EntryErasure, error)
 	// Erasures gives those with id < before (empty: all), the newest first.
 	Erasures(ctx context.Context, tx *store.Tx, before string, limit int) ([]EntryErasure, error)
+}
 
+// KeyStore keeps the log's identity.
+type KeyStore interface {
 	// Key is fault.NotFound before SetKey.
 	Key(ctx context.Context, tx *store.Tx) (LogKey, error)
 	SetKey(ctx context.Context, tx *store.Tx, k LogKey) error

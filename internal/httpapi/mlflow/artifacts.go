@@ -60,7 +60,7 @@ func parseProxied(p string) (proxied, error) {
 
 func (a *API) entries(c *call, p proxied) ([]tracking.Entry, error) {
 	if p.model == "" {
-		return a.tracking.ListArtifacts(c.r.Context(), c.project, p.place, p.path)
+		return a.tracking.Artifacts.ListArtifacts(c.r.Context(), c.project, p.place, p.path)
 	}
 	files, _, err := a.registry.Files.Files(c.r.Context(), c.project, p.model, strconv.Itoa(p.version))
 	if err != nil {
@@ -118,7 +118,7 @@ func (a *API) download(c *call, p proxied) (any, error) {
 		size, digest = f.Size, f.Digest
 	} else {
 		var f tracking.File
-		body, f, err = a.tracking.OpenArtifact(c.r.Context(), c.project, p.place, p.path)
+		body, f, err = a.tracking.Artifacts.OpenArtifact(c.r.Context(), c.project, p.place, p.path)
 		size, digest = f.Size, f.Digest
 	}
 	if err != nil {
@@ -204,7 +204,7 @@ func serveProxyPut(a *API, c *call) (any, error) {
 		return nil, fault.New(fault.PermissionDenied, "the files of model version %s@%d are immutable", p.model, p.version).
 			WithHint("Log to a run and register a new version.")
 	}
-	if _, err := a.tracking.PutArtifact(c.r.Context(), c.project, p.place, p.path, c.r.Body); err != nil {
+	if _, err := a.tracking.Artifacts.PutArtifact(c.r.Context(), c.project, p.place, p.path, c.r.Body); err != nil {
 		return nil, err
 	}
 	sendNothing(c)
@@ -220,7 +220,7 @@ func serveProxyDelete(a *API, c *call) (any, error) {
 		return nil, fault.New(fault.PermissionDenied, "the files of model version %s@%d are immutable", p.model, p.version).
 			WithHint("Delete the version.")
 	}
-	return empty{}, a.tracking.DeleteArtifacts(c.r.Context(), c.project, p.place, p.path)
+	return empty{}, a.tracking.Artifacts.DeleteArtifacts(c.r.Context(), c.project, p.place, p.path)
 }
 
 type listArtifacts struct {
@@ -229,7 +229,7 @@ type listArtifacts struct {
 }
 
 func serveListArtifacts(a *API, c *call, q *listArtifacts) (any, error) {
-	r, err := a.tracking.Run(c.r.Context(), c.project, tracking.RunID(q.RunID))
+	r, err := a.tracking.Runs.Run(c.r.Context(), c.project, tracking.RunID(q.RunID))
 	if err != nil {
 		return nil, err
 	}
@@ -241,7 +241,7 @@ func serveModelDirectories(a *API, c *call, q *struct {
 	Path    string `json:"artifact_directory_path"`
 },
 ) (any, error) {
-	m, err := a.tracking.LoggedModel(c.r.Context(), c.project, tracking.LoggedModelID(q.ModelID))
+	m, err := a.tracking.LoggedModels.LoggedModel(c.r.Context(), c.project, tracking.LoggedModelID(q.ModelID))
 	if err != nil {
 		return nil, err
 	}
@@ -249,7 +249,7 @@ func serveModelDirectories(a *API, c *call, q *struct {
 }
 
 func (a *API) listing(c *call, place tracking.Place, dir, root string) (any, error) {
-	entries, err := a.tracking.ListArtifacts(c.r.Context(), c.project, place, listed(strings.TrimSuffix(dir, "/")))
+	entries, err := a.tracking.Artifacts.ListArtifacts(c.r.Context(), c.project, place, listed(strings.TrimSuffix(dir, "/")))
 	if err != nil {
 		return nil, err
 	}
@@ -326,7 +326,7 @@ func serveUploadArtifact(a *API, c *call) (any, error) {
 	if c.r.ContentLength > most {
 		return nil, fault.New(fault.Invalid, "Artifact size is too large. Max size is 10MB.")
 	}
-	if _, err := a.tracking.PutArtifact(c.r.Context(), c.project, tracking.Place{Run: tracking.RunID(runID)}, file, http.MaxBytesReader(c.w, c.r.Body, most)); err != nil {
+	if _, err := a.tracking.Artifacts.PutArtifact(c.r.Context(), c.project, tracking.Place{Run: tracking.RunID(runID)}, file, http.MaxBytesReader(c.w, c.r.Body, most)); err != nil {
 		return nil, err
 	}
 	sendNothing(c)

@@ -35,7 +35,7 @@ import (
 const proj = "flights"
 
 type world struct {
-	tracking *tracking.Service
+	tracking tracking.Services
 	registry registry.Services
 	webhooks *webhook.Service
 	alerts   *alert.Sender
@@ -75,11 +75,11 @@ func openOn(t *testing.T, database storetest.Open) *world {
 		"vera":  {proj: {tracking.ActionRead, registry.ActionRead}},
 		"mona":  {proj: {registry.ActionRead}},
 	}
-	w.tracking = tracking.New(tracking.Config{DB: db, Store: trackingsql.Store{}, Authz: authz, Artifacts: objects})
+	w.tracking = tracking.New(tracking.Config{DB: db, Store: trackingsql.Store{}, Authz: authz, Objects: objects})
 	w.alerts = alert.New(alert.Config{DB: db, Store: alertsql.Store{}, Authz: authz, Sealer: sealer, Guard: everywhere{}, Allow: []string{"127.0.0.1"}})
 	w.webhooks = webhook.New(webhook.Config{DB: db, Store: webhooksql.Store{}, Authz: authz, Sealer: sealer, Alerts: w.alerts})
 	w.registry = registry.New(registry.Config{
-		DB: db, Store: registrysql.Store{}, Authz: authz, Runs: w.tracking, Objects: objects, Sealer: sealer, Told: w.webhooks.Told,
+		DB: db, Store: registrysql.Store{}, Authz: authz, Runs: w.tracking.Runs, LoggedModels: w.tracking.LoggedModels, Artifacts: w.tracking.Artifacts, Origins: w.tracking.Origins, Objects: objects, Sealer: sealer, Told: w.webhooks.Told,
 	})
 	mux := http.NewServeMux()
 	mlflow.New(mlflow.Config{Tracking: w.tracking, Registry: w.registry, Webhooks: w.webhooks, Authz: authz}).Register(mux)

@@ -48,7 +48,7 @@ func serveCreateExperiment(a *API, c *call, q *createExperiment) (any, error) {
 		return nil, fault.New(fault.Invalid, "Invalid value for parameter 'artifact_location': artifacts are kept, encrypted, by this server").
 			WithHint("Leave artifact_location empty.")
 	}
-	e, err := exists(a.tracking.CreateExperiment(c.r.Context(), c.project, q.Name, pairsIn(q.Tags)))
+	e, err := exists(a.tracking.Experiments.CreateExperiment(c.r.Context(), c.project, q.Name, pairsIn(q.Tags)))
 	return map[string]string{"experiment_id": formatExperiment(e.ID)}, err
 }
 
@@ -67,7 +67,7 @@ func serveExperiment(a *API, c *call, q *experimentQuery) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	e, err := a.tracking.Experiment(c.r.Context(), c.project, id)
+	e, err := a.tracking.Experiments.Experiment(c.r.Context(), c.project, id)
 	return map[string]experiment{"experiment": experimentOut(e)}, err
 }
 
@@ -75,7 +75,7 @@ func serveExperimentByName(a *API, c *call, q *struct {
 	Name string `json:"experiment_name" mlflow:"required"`
 },
 ) (any, error) {
-	e, err := a.tracking.ExperimentNamed(c.r.Context(), c.project, q.Name)
+	e, err := a.tracking.Experiments.ExperimentNamed(c.r.Context(), c.project, q.Name)
 	return map[string]experiment{"experiment": experimentOut(e)}, err
 }
 
@@ -84,7 +84,7 @@ func serveDeleteExperiment(a *API, c *call, q *experimentQuery) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return empty{}, a.tracking.DeleteExperiment(c.r.Context(), c.project, id)
+	return empty{}, a.tracking.Experiments.DeleteExperiment(c.r.Context(), c.project, id)
 }
 
 func serveRestoreExperiment(a *API, c *call, q *experimentQuery) (any, error) {
@@ -92,7 +92,7 @@ func serveRestoreExperiment(a *API, c *call, q *experimentQuery) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return empty{}, a.tracking.RestoreExperiment(c.r.Context(), c.project, id)
+	return empty{}, a.tracking.Experiments.RestoreExperiment(c.r.Context(), c.project, id)
 }
 
 func serveUpdateExperiment(a *API, c *call, q *struct {
@@ -104,7 +104,7 @@ func serveUpdateExperiment(a *API, c *call, q *struct {
 	if err != nil {
 		return nil, err
 	}
-	_, err = exists(empty{}, a.tracking.RenameExperiment(c.r.Context(), c.project, id, q.NewName))
+	_, err = exists(empty{}, a.tracking.Experiments.RenameExperiment(c.r.Context(), c.project, id, q.NewName))
 	return empty{}, err
 }
 
@@ -113,7 +113,7 @@ func serveSetExperimentTag(a *API, c *call, q *experimentTag) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return empty{}, a.tracking.SetExperimentTag(c.r.Context(), c.project, id, tracking.Pair{Key: q.Key, Value: q.Value})
+	return empty{}, a.tracking.Experiments.SetExperimentTag(c.r.Context(), c.project, id, tracking.Pair{Key: q.Key, Value: q.Value})
 }
 
 func serveDeleteExperimentTag(a *API, c *call, q *experimentTag) (any, error) {
@@ -121,7 +121,7 @@ func serveDeleteExperimentTag(a *API, c *call, q *experimentTag) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return empty{}, a.tracking.DeleteExperimentTag(c.r.Context(), c.project, id, q.Key)
+	return empty{}, a.tracking.Experiments.DeleteExperimentTag(c.r.Context(), c.project, id, q.Key)
 }
 
 type searchExperiments struct {
@@ -133,7 +133,7 @@ type searchExperiments struct {
 }
 
 func serveSearchExperiments(a *API, c *call, q *searchExperiments) (any, error) {
-	found, next, err := a.tracking.SearchExperiments(c.r.Context(), c.project, tracking.Search{
+	found, next, err := a.tracking.Experiments.SearchExperiments(c.r.Context(), c.project, tracking.Search{
 		View: q.ViewType.view(), Filter: q.Filter, OrderBy: q.OrderBy, Max: limit(q.MaxResults, 1000), Page: q.PageToken,
 	})
 	out := struct {
@@ -165,7 +165,7 @@ func serveSearchDatasets(a *API, c *call, q *struct {
 	if err != nil { // too many is said before what each of them is
 		ids = make([]tracking.ExperimentID, len(q.ExperimentIDs))
 	}
-	found, err := a.tracking.DatasetSummaries(c.r.Context(), c.project, ids)
+	found, err := a.tracking.Experiments.DatasetSummaries(c.r.Context(), c.project, ids)
 	type summary struct {
 		ExperimentID string `json:"experiment_id"`
 		Name         string `json:"name"`

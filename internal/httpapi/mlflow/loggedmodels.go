@@ -23,7 +23,7 @@ func serveCreateModel(a *API, c *call, q *createModel) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := a.tracking.CreateLoggedModel(c.r.Context(), c.project, tracking.LoggedModelSpec{
+	m, err := a.tracking.LoggedModels.CreateLoggedModel(c.r.Context(), c.project, tracking.LoggedModelSpec{
 		Experiment: id, Name: q.Name, Type: q.ModelType, Run: tracking.RunID(q.SourceRunID), Params: pairsIn(q.Params), Tags: pairsIn(q.Tags),
 	})
 	return modelAnswer{loggedModelOut(m)}, err
@@ -34,12 +34,12 @@ type modelQuery struct {
 }
 
 func serveModel(a *API, c *call, q *modelQuery) (any, error) {
-	m, err := a.tracking.LoggedModel(c.r.Context(), c.project, tracking.LoggedModelID(q.ModelID))
+	m, err := a.tracking.LoggedModels.LoggedModel(c.r.Context(), c.project, tracking.LoggedModelID(q.ModelID))
 	return modelAnswer{loggedModelOut(m)}, err
 }
 
 func serveDeleteModel(a *API, c *call, q *modelQuery) (any, error) {
-	return empty{}, a.tracking.DeleteLoggedModel(c.r.Context(), c.project, tracking.LoggedModelID(q.ModelID))
+	return empty{}, a.tracking.LoggedModels.DeleteLoggedModel(c.r.Context(), c.project, tracking.LoggedModelID(q.ModelID))
 }
 
 func serveFinalizeModel(a *API, c *call, q *struct {
@@ -47,7 +47,7 @@ func serveFinalizeModel(a *API, c *call, q *struct {
 	Status  modelStatus `json:"status" mlflow:"required"`
 },
 ) (any, error) {
-	m, err := a.tracking.FinalizeLoggedModel(c.r.Context(), c.project, tracking.LoggedModelID(q.ModelID), tracking.ModelStatus(q.Status))
+	m, err := a.tracking.LoggedModels.FinalizeLoggedModel(c.r.Context(), c.project, tracking.LoggedModelID(q.ModelID), tracking.ModelStatus(q.Status))
 	return modelAnswer{loggedModelOut(m)}, err
 }
 
@@ -56,7 +56,7 @@ func serveSetModelTags(a *API, c *call, q *struct {
 	Tags    []pair `json:"tags"`
 },
 ) (any, error) {
-	_, err := a.tracking.SetLoggedModelTags(c.r.Context(), c.project, tracking.LoggedModelID(q.ModelID), pairsIn(q.Tags))
+	_, err := a.tracking.LoggedModels.SetLoggedModelTags(c.r.Context(), c.project, tracking.LoggedModelID(q.ModelID), pairsIn(q.Tags))
 	return empty{}, err
 }
 
@@ -65,7 +65,7 @@ func serveDeleteModelTag(a *API, c *call, q *struct {
 	TagKey  string `json:"tag_key" mlflow:"path"`
 },
 ) (any, error) {
-	return empty{}, a.tracking.DeleteLoggedModelTag(c.r.Context(), c.project, tracking.LoggedModelID(q.ModelID), q.TagKey)
+	return empty{}, a.tracking.LoggedModels.DeleteLoggedModelTag(c.r.Context(), c.project, tracking.LoggedModelID(q.ModelID), q.TagKey)
 }
 
 func serveModelParams(a *API, c *call, q *struct {
@@ -73,7 +73,7 @@ func serveModelParams(a *API, c *call, q *struct {
 	Params  []pair `json:"params"`
 },
 ) (any, error) {
-	return empty{}, a.tracking.LogLoggedModelParams(c.r.Context(), c.project, tracking.LoggedModelID(q.ModelID), pairsIn(q.Params))
+	return empty{}, a.tracking.LoggedModels.LogLoggedModelParams(c.r.Context(), c.project, tracking.LoggedModelID(q.ModelID), pairsIn(q.Params))
 }
 
 type searchModels struct {
@@ -116,7 +116,7 @@ func serveSearchModels(a *API, c *call, q *searchModels) (any, error) {
 	if len(ids) == 0 {
 		return empty{}, nil
 	}
-	found, next, err := a.tracking.SearchLoggedModels(c.r.Context(), c.project, in)
+	found, next, err := a.tracking.LoggedModels.SearchLoggedModels(c.r.Context(), c.project, in)
 	out := struct {
 		Models        []loggedModel `json:"models,omitempty"`
 		NextPageToken string        `json:"next_page_token,omitempty"`

@@ -50,7 +50,7 @@ type Authorizer interface {
 
 // Config is what an API needs.
 type Config struct {
-	Tracking *tracking.Service
+	Tracking tracking.Services
 	Registry registry.Services
 	Webhooks *webhook.Service
 	Authz    Authorizer
@@ -63,7 +63,7 @@ type Config struct {
 
 // API answers MLflow's routes. Safe for concurrent use.
 type API struct {
-	tracking *tracking.Service
+	tracking tracking.Services
 	registry registry.Services
 	webhooks *webhook.Service
 	authz    Authorizer

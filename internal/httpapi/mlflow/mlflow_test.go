@@ -42,7 +42,7 @@ func (w *world) do(t *testing.T, token, method, path, body string) (status int, 
 
 func (w *world) run(t *testing.T) tracking.Run {
 	t.Helper()
-	r, err := w.tracking.CreateRun(identity.With(t.Context(), tokens["alice"]), proj, tracking.RunSpec{Name: "r"}, tracking.RunOptions{})
+	r, err := w.tracking.Runs.CreateRun(identity.With(t.Context(), tokens["alice"]), proj, tracking.RunSpec{Name: "r"}, tracking.RunOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -304,14 +304,14 @@ func TestRanges(t *testing.T) {
 func TestVersionsOfLoggedModel(t *testing.T) {
 	w := open(t)
 	ctx := identity.With(t.Context(), tokens["alice"])
-	m, err := w.tracking.CreateLoggedModel(ctx, proj, tracking.LoggedModelSpec{Name: "m"})
+	m, err := w.tracking.LoggedModels.CreateLoggedModel(ctx, proj, tracking.LoggedModelSpec{Name: "m"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if status, answer := w.do(t, "alice", http.MethodPut, "/api/2.0/mlflow-artifacts/artifacts/0/models/"+string(m.ID)+"/artifacts/MLmodel", "flavors: {}"); status != 200 {
 		t.Fatal(status, answer)
 	}
-	if _, err := w.tracking.FinalizeLoggedModel(ctx, proj, m.ID, tracking.ModelReady); err != nil {
+	if _, err := w.tracking.LoggedModels.FinalizeLoggedModel(ctx, proj, m.ID, tracking.ModelReady); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"delay", `نموذج "1"`} {
@@ -326,7 +326,7 @@ func TestVersionsOfLoggedModel(t *testing.T) {
 			t.Fatal(status, answer)
 		}
 	}
-	got, err := w.tracking.LoggedModel(ctx, proj, m.ID)
+	got, err := w.tracking.LoggedModels.LoggedModel(ctx, proj, m.ID)
 	if want := `[{"name": "delay", "version": 1}, {"name": "نموذج \"1\"", "version": 1}]`; err != nil || len(got.Tags) != 1 || got.Tags[0] != (tracking.Pair{Key: "mlflow.modelVersions", Value: want}) {
 		t.Errorf("%v %v, want %s", got.Tags, err, want)
 	}
@@ -408,7 +408,7 @@ func TestHistoryIsWhole(t *testing.T) {
 		for i := step; i < min(n, step+tracking.MaxBatchMetrics); i++ {
 			b.Metrics = append(b.Metrics, tracking.Metric{Key: "loss", Value: float64(i), At: tracking.Millis(i), Step: int64(i)})
 		}
-		if err := w.tracking.Log(ctx, proj, run.ID, b); err != nil {
+		if err := w.tracking.Logging.Log(ctx, proj, run.ID, b); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -50,7 +50,7 @@ func serveBeginMultipart(a *API, c *call, q *multipartQuery) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	u, err := a.tracking.BeginUpload(c.r.Context(), c.project, place, name, limit(q.NumParts, 1))
+	u, err := a.tracking.Uploads.BeginUpload(c.r.Context(), c.project, place, name, limit(q.NumParts, 1))
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +82,7 @@ func servePutPart(a *API, c *call) (any, error) {
 	if err != nil {
 		return nil, fault.New(fault.Invalid, "'%s' is not a part number", clip(c.r.PathValue("number")))
 	}
-	digest, err := a.tracking.PutPart(c.r.Context(), c.project, tracking.UploadID(c.r.PathValue("upload")), n, c.r.Body)
+	digest, err := a.tracking.Uploads.PutPart(c.r.Context(), c.project, tracking.UploadID(c.r.PathValue("upload")), n, c.r.Body)
 	if err != nil {
 		return nil, err
 	}
@@ -99,11 +99,11 @@ func serveFinishMultipart(a *API, c *call, q *multipartQuery) (any, error) {
 	for i, p := range q.Parts {
 		named[i] = tracking.Parted{Number: int(min(max(p.PartNumber, 0), tracking.MaxParts+1)), Digest: p.ETag}
 	}
-	return empty{}, a.tracking.FinishUpload(c.r.Context(), c.project, place, name, tracking.UploadID(q.UploadID), named)
+	return empty{}, a.tracking.Uploads.FinishUpload(c.r.Context(), c.project, place, name, tracking.UploadID(q.UploadID), named)
 }
 
 func serveAbortMultipart(a *API, c *call, q *multipartQuery) (any, error) {
-	return empty{}, a.tracking.AbortUpload(c.r.Context(), c.project, tracking.UploadID(q.UploadID))
+	return empty{}, a.tracking.Uploads.AbortUpload(c.r.Context(), c.project, tracking.UploadID(q.UploadID))
 }
 
 // Presigned URLs lead past the server into the store. What is there is encrypted
@@ -127,9 +127,9 @@ func servePresignedUpload(a *API, c *call, q *presigned) (any, error) {
 	}
 	var err error
 	if q.RunID != "" {
-		_, err = a.tracking.Run(c.r.Context(), c.project, tracking.RunID(q.RunID))
+		_, err = a.tracking.Runs.Run(c.r.Context(), c.project, tracking.RunID(q.RunID))
 	} else {
-		_, err = a.tracking.LoggedModel(c.r.Context(), c.project, tracking.LoggedModelID(q.ModelID))
+		_, err = a.tracking.LoggedModels.LoggedModel(c.r.Context(), c.project, tracking.LoggedModelID(q.ModelID))
 	}
 	if err != nil {
 		return nil, err
@@ -150,7 +150,7 @@ func servePresignedDownload(a *API, c *call, q *struct {
 	if e := q.Expiration; e != nil && (*e < 1 || *e > longestSigned) {
 		return nil, fault.New(fault.Invalid, "expiration must be between 1 and %d seconds (got %d).", longestSigned, *e)
 	}
-	if _, err := a.tracking.Run(c.r.Context(), c.project, tracking.RunID(q.RunID)); err != nil {
+	if _, err := a.tracking.Runs.Run(c.r.Context(), c.project, tracking.RunID(q.RunID)); err != nil {
 		return nil, err
 	}
 	return nil, fault.New(fault.Invalid, "Presigned download is not supported for runs with proxied artifact storage (artifact URI scheme: mlflow-artifacts). This endpoint requires a run with a direct cloud storage artifact URI.").

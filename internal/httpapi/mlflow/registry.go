@@ -169,7 +169,7 @@ func serveCreateVersion(a *API, c *call, q *struct {
 	})
 	if err == nil && q.ModelID != "" {
 		// The version is there, whether or not its caller may also write to the logged model.
-		err = a.tracking.NoteVersion(c.r.Context(), c.project, tracking.LoggedModelID(q.ModelID), v.Model, v.Number)
+		err = a.tracking.LoggedModels.NoteVersion(c.r.Context(), c.project, tracking.LoggedModelID(q.ModelID), v.Model, v.Number)
 		if fault.Is(err, fault.PermissionDenied) || fault.Is(err, fault.NotFound) {
 			err = nil
 		}

@@ -31,7 +31,7 @@ func serveCreateRun(a *API, c *call, q *createRun) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := a.tracking.CreateRun(c.r.Context(), c.project, tracking.RunSpec{
+	r, err := a.tracking.Runs.CreateRun(c.r.Context(), c.project, tracking.RunSpec{
 		Experiment: id, Name: q.RunName, User: q.UserID, Start: tracking.Millis(q.StartTime), Tags: pairsIn(q.Tags),
 	}, tracking.RunOptions{})
 	out := runOut(r)
@@ -48,7 +48,7 @@ type updateRun struct {
 
 func serveUpdateRun(a *API, c *call, q *updateRun) (any, error) {
 	u := tracking.RunUpdate{Status: (*tracking.RunStatus)(q.Status), End: (*tracking.Millis)(q.EndTime), Name: q.RunName}
-	r, err := a.tracking.UpdateRun(c.r.Context(), c.project, tracking.RunID(q.RunID), u)
+	r, err := a.tracking.Runs.UpdateRun(c.r.Context(), c.project, tracking.RunID(q.RunID), u)
 	return map[string]runInfo{"run_info": runInfoOut(r)}, err
 }
 
@@ -57,16 +57,16 @@ type runQuery struct {
 }
 
 func serveRun(a *API, c *call, q *runQuery) (any, error) {
-	r, err := a.tracking.Run(c.r.Context(), c.project, tracking.RunID(q.RunID))
+	r, err := a.tracking.Runs.Run(c.r.Context(), c.project, tracking.RunID(q.RunID))
 	return map[string]run{"run": runOut(r)}, err
 }
 
 func serveDeleteRun(a *API, c *call, q *runQuery) (any, error) {
-	return empty{}, a.tracking.DeleteRun(c.r.Context(), c.project, tracking.RunID(q.RunID))
+	return empty{}, a.tracking.Runs.DeleteRun(c.r.Context(), c.project, tracking.RunID(q.RunID))
 }
 
 func serveRestoreRun(a *API, c *call, q *runQuery) (any, error) {
-	return empty{}, a.tracking.RestoreRun(c.r.Context(), c.project, tracking.RunID(q.RunID))
+	return empty{}, a.tracking.Runs.RestoreRun(c.r.Context(), c.project, tracking.RunID(q.RunID))
 }
 
 type searchRuns struct {
@@ -86,7 +86,7 @@ func serveSearchRuns(a *API, c *call, q *searchRuns) (any, error) {
 	if q.MaxResults != nil && *q.MaxResults > tracking.MaxSearchResults {
 		return nil, invalid("max_results", json.Number(strconv.FormatInt(*q.MaxResults, 10)))
 	}
-	found, next, err := a.tracking.SearchRuns(c.r.Context(), c.project, tracking.Search{
+	found, next, err := a.tracking.Runs.SearchRuns(c.r.Context(), c.project, tracking.Search{
 		Experiments: ids, View: q.RunViewType.view(), Filter: q.Filter, OrderBy: q.OrderBy, Max: limit(q.MaxResults, 1000), Page: q.PageToken,
 	})
 	out := struct {
@@ -117,7 +117,7 @@ func (m metricIn) metric() tracking.Metric {
 }
 
 func (a *API) logBatch(c *call, runID string, b tracking.Batch) (any, error) {
-	return empty{}, a.tracking.Log(c.r.Context(), c.project, tracking.RunID(runID), b)
+	return empty{}, a.tracking.Logging.Log(c.r.Context(), c.project, tracking.RunID(runID), b)
 }
 
 type logMetric struct {
@@ -151,7 +151,7 @@ func serveSetTag(a *API, c *call, q *logPair) (any, error) {
 }
 
 func serveDeleteTag(a *API, c *call, q *logPair) (any, error) {
-	return empty{}, a.tracking.DeleteTag(c.r.Context(), c.project, tracking.RunID(q.RunID), q.Key)
+	return empty{}, a.tracking.Logging.DeleteTag(c.r.Context(), c.project, tracking.RunID(q.RunID), q.Key)
 }
 
 type logBatch struct {
@@ -206,7 +206,7 @@ func serveLogModel(a *API, c *call, q *struct {
 	ModelJSON string `json:"model_json" mlflow:"required"`
 },
 ) (any, error) {
-	return empty{}, a.tracking.RecordModel(c.r.Context(), c.project, tracking.RunID(q.RunID), q.ModelJSON)
+	return empty{}, a.tracking.Logging.RecordModel(c.r.Context(), c.project, tracking.RunID(q.RunID), q.ModelJSON)
 }
 
 type logInputs struct {
@@ -230,7 +230,7 @@ func serveLogInputs(a *API, c *call, q *logInputs) (any, error) {
 	for i, m := range q.Models {
 		models[i] = tracking.LoggedModelID(m.ModelID)
 	}
-	return empty{}, a.tracking.LogInputs(c.r.Context(), c.project, tracking.RunID(q.RunID), datasets, models)
+	return empty{}, a.tracking.Logging.LogInputs(c.r.Context(), c.project, tracking.RunID(q.RunID), datasets, models)
 }
 
 func serveLogOutputs(a *API, c *call, q *struct {
@@ -242,7 +242,7 @@ func serveLogOutputs(a *API, c *call, q *struct {
 	for i, m := range *q.Models {
 		links[i] = tracking.ModelLink{Model: tracking.LoggedModelID(m.ModelID), Step: m.Step}
 	}
-	return empty{}, a.tracking.LogOutputs(c.r.Context(), c.project, tracking.RunID(q.RunID), links)
+	return empty{}, a.tracking.Logging.LogOutputs(c.r.Context(), c.project, tracking.RunID(q.RunID), links)
 }
 
 type historyQuery struct {
@@ -258,7 +258,7 @@ func serveHistory(a *API, c *call, q *historyQuery) (any, error) {
 	if q.MaxResults != nil && *q.MaxResults <= 0 {
 		return nil, fault.New(fault.Invalid, "Invalid value %d for parameter 'max_results' supplied. It must be a positive integer.", *q.MaxResults)
 	}
-	points, next, err := a.tracking.History(c.r.Context(), c.project, tracking.RunID(q.RunID), q.MetricKey, limit(q.MaxResults, 0), q.PageToken)
+	points, next, err := a.tracking.Runs.History(c.r.Context(), c.project, tracking.RunID(q.RunID), q.MetricKey, limit(q.MaxResults, 0), q.PageToken)
 	if err != nil {
 		return nil, err
 	}
@@ -288,7 +288,7 @@ func serveHistory(a *API, c *call, q *historyQuery) (any, error) {
 		if next == "" {
 			break
 		}
-		points, next, err = a.tracking.History(c.r.Context(), c.project, tracking.RunID(q.RunID), q.MetricKey, 0, next)
+		points, next, err = a.tracking.Runs.History(c.r.Context(), c.project, tracking.RunID(q.RunID), q.MetricKey, 0, next)
 		if err != nil {
 			panic(http.ErrAbortHandler) // half an answer was sent: break it off
 		}
@@ -363,7 +363,7 @@ func serveHistoryBulk(a *API, c *call, q *bulkQuery) (any, error) {
 		if len(out) >= most {
 			break
 		}
-		points, _, err := a.tracking.History(c.r.Context(), c.project, r, q.MetricKey, most-len(out), "")
+		points, _, err := a.tracking.Runs.History(c.r.Context(), c.project, r, q.MetricKey, most-len(out), "")
 		if err != nil {
 			return nil, err
 		}
@@ -401,7 +401,7 @@ func serveHistoryInterval(a *API, c *call, q *bulkQuery) (any, error) {
 		var points []tracking.Metric
 		for next := ""; ; {
 			var found []tracking.Metric
-			found, next, err = a.tracking.History(c.r.Context(), c.project, r, q.MetricKey, 0, next)
+			found, next, err = a.tracking.Runs.History(c.r.Context(), c.project, r, q.MetricKey, 0, next)
 			if err != nil {
 				return nil, err
 			}

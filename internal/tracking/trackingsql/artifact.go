@@ -29,8 +29,8 @@ func (r artifactRow) stored() tracking.Stored {
 	}
 }
 
-// PutArtifact implements tracking.Store.
-func (Store) PutArtifact(ctx context.Context, tx *store.Tx, p project.Name, owner string, s tracking.Stored) error {
+// PutArtifact implements tracking.ArtifactStore.
+func (ArtifactStore) PutArtifact(ctx context.Context, tx *store.Tx, p project.Name, owner string, s tracking.Stored) error {
 	row := artifactRow{
 		Owner: owner, Path: s.Path, Project: string(p), Object: s.Object, Size: s.Size, Digest: s.Digest, Created: store.At(s.Created), OfJob: s.OfJob,
 	}
@@ -39,8 +39,8 @@ func (Store) PutArtifact(ctx context.Context, tx *store.Tx, p project.Name, owne
 	return err
 }
 
-// Artifact implements tracking.Store.
-func (Store) Artifact(ctx context.Context, tx *store.Tx, owner, path string) (tracking.Stored, error) {
+// Artifact implements tracking.ArtifactStore.
+func (ArtifactStore) Artifact(ctx context.Context, tx *store.Tx, owner, path string) (tracking.Stored, error) {
 	var row artifactRow
 	err := tx.NewSelect().Model(&row).Where("t.owner = ? AND t.path = ?", owner, path).Scan(ctx)
 	return row.stored(), store.NotFound(err, "No such artifact: '%s'", path)
@@ -54,8 +54,8 @@ func below(owner, prefix string) (string, []any) {
 	return "owner = ? AND (path = ? OR (path >= ? AND path < ?))", []any{owner, prefix, prefix + "/", prefix + "0"}
 }
 
-// Artifacts implements tracking.Store.
-func (Store) Artifacts(ctx context.Context, tx *store.Tx, owner, prefix string, limit int) ([]tracking.Stored, error) {
+// Artifacts implements tracking.ArtifactStore.
+func (ArtifactStore) Artifacts(ctx context.Context, tx *store.Tx, owner, prefix string, limit int) ([]tracking.Stored, error) {
 	where, args := below(owner, prefix)
 	var rows []artifactRow
 	err := tx.NewSelect().Model(&rows).Where(where, args...).OrderExpr("t.path").Limit(limit).Scan(ctx)
@@ -66,20 +66,20 @@ func (Store) Artifacts(ctx context.Context, tx *store.Tx, owner, prefix string, 
 	return out, err
 }
 
-// CountArtifacts implements tracking.Store.
-func (Store) CountArtifacts(ctx context.Context, tx *store.Tx, owner string) (int, error) {
+// CountArtifacts implements tracking.ArtifactStore.
+func (ArtifactStore) CountArtifacts(ctx context.Context, tx *store.Tx, owner string) (int, error) {
 	return tx.NewSelect().Model((*artifactRow)(nil)).Where("t.owner = ?", owner).Count(ctx)
 }
 
-// DeleteArtifacts implements tracking.Store.
-func (Store) DeleteArtifacts(ctx context.Context, tx *store.Tx, owner, prefix string) error {
+// DeleteArtifacts implements tracking.ArtifactStore.
+func (ArtifactStore) DeleteArtifacts(ctx context.Context, tx *store.Tx, owner, prefix string) error {
 	where, args := below(owner, prefix)
 	_, err := tx.NewRaw("DELETE FROM tracking_artifact WHERE "+where, args...).Exec(ctx)
 	return err
 }
 
-// Holds implements tracking.Store.
-func (Store) Holds(ctx context.Context, tx *store.Tx, p project.Name, objects []string) ([]string, error) {
+// Holds implements tracking.ArtifactStore.
+func (ArtifactStore) Holds(ctx context.Context, tx *store.Tx, p project.Name, objects []string) ([]string, error) {
 	var out []string
 	err := chunks(objects, func(objects []string) error {
 		var held []string
@@ -90,4 +90,12 @@ func (Store) Holds(ctx context.Context, tx *store.Tx, p project.Name, objects []
 		return err
 	})
 	return out, err
+}
+
+// Holders implements tracking.ArtifactStore.
+func (ArtifactStore) Holders(ctx context.Context, tx *store.Tx, p project.Name) (all []tracking.Holder, err error) {
+	err = tx.NewRaw(`SELECT a.owner, COALESCE(MAX(r.job), MAX(m.job), '') AS job, COUNT(*) AS files, SUM(CASE WHEN a.path LIKE 'logs/%' THEN 1 ELSE 0 END) AS logs
+		FROM tracking_artifact a LEFT JOIN tracking_run r ON r.id = a.owner LEFT JOIN tracking_model m ON m.id = a.owner
+		WHERE a.project = ? GROUP BY a.owner ORDER BY a.owner`, p).Scan(ctx, &all)
+	return all, err
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/tracking"
 )
 
-// Imported implements tracking.Store.
-func (Store) Imported(ctx context.Context, tx *store.Tx, p project.Name, kind tracking.ImportKind, ids []string) (map[string]string, error) {
+// Imported implements tracking.ImportStore.
+func (ImportStore) Imported(ctx context.Context, tx *store.Tx, p project.Name, kind tracking.ImportKind, ids []string) (map[string]string, error) {
 	out := make(map[string]string, len(ids))
 	err := chunks(ids, func(ids []string) error {
 		var rows []struct{ ID, Digest string }
@@ -25,16 +25,16 @@ func (Store) Imported(ctx context.Context, tx *store.Tx, p project.Name, kind tr
 	return out, err
 }
 
-// PutImported implements tracking.Store.
-func (Store) PutImported(ctx context.Context, tx *store.Tx, p project.Name, kind tracking.ImportKind, id, digest string, at time.Time) error {
+// PutImported implements tracking.ImportStore.
+func (ImportStore) PutImported(ctx context.Context, tx *store.Tx, p project.Name, kind tracking.ImportKind, id, digest string, at time.Time) error {
 	_, err := tx.NewRaw(`INSERT INTO tracking_imported (project, kind, id, digest, imported) VALUES (?, ?, ?, ?, ?)
 		ON CONFLICT (project, kind, id) DO UPDATE SET digest = excluded.digest, imported = excluded.imported`,
 		string(p), string(kind), id, digest, store.At(at)).Exec(ctx)
 	return err
 }
 
-// ReplaceRun implements tracking.Store.
-func (Store) ReplaceRun(ctx context.Context, tx *store.Tx, r tracking.Run) (bool, error) {
+// ReplaceRun implements tracking.ImportStore.
+func (ImportStore) ReplaceRun(ctx context.Context, tx *store.Tx, r tracking.Run) (bool, error) {
 	row := rowOf(r)
 	res, err := tx.NewInsert().Model(&row).On("CONFLICT (id) DO UPDATE").
 		Set("experiment = EXCLUDED.experiment").Set("name = EXCLUDED.name").Set("user_name = EXCLUDED.user_name").
@@ -56,8 +56,8 @@ func (Store) ReplaceRun(ctx context.Context, tx *store.Tx, r tracking.Run) (bool
 	return true, nil
 }
 
-// ReplaceLoggedModel implements tracking.Store.
-func (Store) ReplaceLoggedModel(ctx context.Context, tx *store.Tx, m tracking.LoggedModel) (bool, error) {
+// ReplaceLoggedModel implements tracking.ImportStore.
+func (ImportStore) ReplaceLoggedModel(ctx context.Context, tx *store.Tx, m tracking.LoggedModel) (bool, error) {
 	row := rowOfModel(m)
 	res, err := tx.NewInsert().Model(&row).On("CONFLICT (id) DO UPDATE").
 		Set("experiment = EXCLUDED.experiment").Set("name = EXCLUDED.name").Set("type = EXCLUDED.type").Set("run = EXCLUDED.run").

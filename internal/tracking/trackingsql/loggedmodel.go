@@ -46,16 +46,16 @@ func rowOfModel(m tracking.LoggedModel) modelRow {
 	}
 }
 
-// PutLoggedModel implements tracking.Store.
-func (Store) PutLoggedModel(ctx context.Context, tx *store.Tx, m tracking.LoggedModel) error {
+// PutLoggedModel implements tracking.LoggedModelStore.
+func (LoggedModelStore) PutLoggedModel(ctx context.Context, tx *store.Tx, m tracking.LoggedModel) error {
 	row := rowOfModel(m)
 	_, err := tx.NewInsert().Model(&row).On("CONFLICT (id) DO UPDATE").
 		Set("status = EXCLUDED.status").Set("stage = EXCLUDED.stage").Set("updated = EXCLUDED.updated").Exec(ctx)
 	return err
 }
 
-// LoggedModel implements tracking.Store.
-func (Store) LoggedModel(ctx context.Context, tx *store.Tx, p project.Name, id tracking.LoggedModelID) (tracking.LoggedModel, error) {
+// LoggedModel implements tracking.LoggedModelStore.
+func (LoggedModelStore) LoggedModel(ctx context.Context, tx *store.Tx, p project.Name, id tracking.LoggedModelID) (tracking.LoggedModel, error) {
 	var row modelRow
 	err := tx.NewSelect().Model(&row).Where("t.id = ? AND t.project = ?", string(id), string(p)).Scan(ctx)
 	if err != nil {
@@ -69,8 +69,8 @@ var modelColumns = map[string]string{
 	"experiment_id": "CAST(t.experiment AS TEXT)", "creation_timestamp": "t.created / 1000", "last_updated_timestamp": "t.updated / 1000",
 }
 
-// SearchLoggedModels implements tracking.Store.
-func (Store) SearchLoggedModels(ctx context.Context, tx *store.Tx, p project.Name, q tracking.Query) ([]tracking.LoggedModel, error) {
+// SearchLoggedModels implements tracking.LoggedModelStore.
+func (LoggedModelStore) SearchLoggedModels(ctx context.Context, tx *store.Tx, p project.Name, q tracking.Query) ([]tracking.LoggedModel, error) {
 	var c condition
 	c.and("t.project = ?", string(p))
 	c.and("t.experiment IN (?)", bun.List(q.Experiments))
@@ -168,8 +168,8 @@ type modelMetricRow struct {
 	DatasetDigest string
 }
 
-// FillLoggedModels implements tracking.Store.
-func (Store) FillLoggedModels(ctx context.Context, tx *store.Tx, models []tracking.LoggedModel) error {
+// FillLoggedModels implements tracking.LoggedModelStore.
+func (LoggedModelStore) FillLoggedModels(ctx context.Context, tx *store.Tx, models []tracking.LoggedModel) error {
 	ids := make([]string, len(models))
 	at := make(map[string]*tracking.LoggedModel, len(models))
 	for i := range models {
@@ -200,23 +200,23 @@ func (Store) FillLoggedModels(ctx context.Context, tx *store.Tx, models []tracki
 	})
 }
 
-// PutLoggedModelParams implements tracking.Store.
-func (Store) PutLoggedModelParams(ctx context.Context, tx *store.Tx, id tracking.LoggedModelID, params []tracking.Pair) error {
+// PutLoggedModelParams implements tracking.LoggedModelStore.
+func (LoggedModelStore) PutLoggedModelParams(ctx context.Context, tx *store.Tx, id tracking.LoggedModelID, params []tracking.Pair) error {
 	return putPairs(ctx, tx, "tracking_model_param", "model", string(id), params)
 }
 
-// PutLoggedModelTags implements tracking.Store.
-func (Store) PutLoggedModelTags(ctx context.Context, tx *store.Tx, id tracking.LoggedModelID, tags []tracking.Pair) error {
+// PutLoggedModelTags implements tracking.LoggedModelStore.
+func (LoggedModelStore) PutLoggedModelTags(ctx context.Context, tx *store.Tx, id tracking.LoggedModelID, tags []tracking.Pair) error {
 	return putPairs(ctx, tx, "tracking_model_tag", "model", string(id), tags)
 }
 
-// DeleteLoggedModelTag implements tracking.Store.
-func (Store) DeleteLoggedModelTag(ctx context.Context, tx *store.Tx, id tracking.LoggedModelID, key string) (bool, error) {
+// DeleteLoggedModelTag implements tracking.LoggedModelStore.
+func (LoggedModelStore) DeleteLoggedModelTag(ctx context.Context, tx *store.Tx, id tracking.LoggedModelID, key string) (bool, error) {
 	return exists(ctx, tx, "DELETE FROM tracking_model_tag WHERE model = ? AND key = ?", string(id), key)
 }
 
-// PutModelMetrics implements tracking.Store.
-func (Store) PutModelMetrics(ctx context.Context, tx *store.Tx, run tracking.RunID, metrics []tracking.Metric) error {
+// PutModelMetrics implements tracking.LoggedModelStore.
+func (LoggedModelStore) PutModelMetrics(ctx context.Context, tx *store.Tx, run tracking.RunID, metrics []tracking.Metric) error {
 	for _, m := range metrics {
 		_, err := tx.NewRaw(`INSERT INTO tracking_model_metric (model, key, run, at, step, value, rank, dataset_name, dataset_digest) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 			ON CONFLICT (model, key, run, at, step, dataset_name, dataset_digest) DO UPDATE SET value = excluded.value, rank = excluded.rank`,

@@ -22,8 +22,8 @@ const logged = `EXISTS (SELECT 1 FROM tracking_metric_latest m WHERE m.run = r.i
 	OR EXISTS (SELECT 1 FROM tracking_artifact a WHERE a.owner = r.id AND NOT
 		(a.path = 'logs/attempt-' || ` + number + ` || '.log' AND ` + number + ` <> '' AND LTRIM(` + number + `, '0123456789') = ''))`
 
-// OfJobs implements tracking.Store.
-func (Store) OfJobs(ctx context.Context, tx *store.Tx, p project.Name, jobs []string) ([]tracking.OfJob, error) {
+// OfJobs implements tracking.PruneStore.
+func (PruneStore) OfJobs(ctx context.Context, tx *store.Tx, p project.Name, jobs []string) ([]tracking.OfJob, error) {
 	var out []tracking.OfJob
 	err := chunks(jobs, func(jobs []string) error {
 		var rows []struct {
@@ -44,8 +44,8 @@ func (Store) OfJobs(ctx context.Context, tx *store.Tx, p project.Name, jobs []st
 	return out, err
 }
 
-// MarkRun implements tracking.Store.
-func (Store) MarkRun(ctx context.Context, tx *store.Tx, run tracking.RunID, at store.Time) error {
+// MarkRun implements tracking.PruneStore.
+func (PruneStore) MarkRun(ctx context.Context, tx *store.Tx, run tracking.RunID, at store.Time) error {
 	_, err := exists(ctx, tx, "UPDATE tracking_run SET stage = 'deleted', status = CASE WHEN status IN ('RUNNING', 'SCHEDULED') THEN 'KILLED' ELSE status END, deleted = ? WHERE id = ?", at, string(run))
 	return err
 }

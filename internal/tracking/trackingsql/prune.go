@@ -50,19 +50,19 @@ func marked(ctx context.Context, tx *store.Tx, table, gone string, args []any, a
 	return out, err
 }
 
-// MarkedRuns implements tracking.Store.
-func (Store) MarkedRuns(ctx context.Context, tx *store.Tx, p project.Name, before time.Time, after string, limit int) ([]tracking.Marked, error) {
+// MarkedRuns implements tracking.PruneStore.
+func (PruneStore) MarkedRuns(ctx context.Context, tx *store.Tx, p project.Name, before time.Time, after string, limit int) ([]tracking.Marked, error) {
 	return marked(ctx, tx, "tracking_run", goneRun, []any{string(p), store.At(before)}, after, limit, func(id string) tracking.Place { return tracking.Place{Run: tracking.RunID(id)} })
 }
 
-// MarkedModels implements tracking.Store.
-func (Store) MarkedModels(ctx context.Context, tx *store.Tx, p project.Name, before time.Time, after string, limit int) ([]tracking.Marked, error) {
+// MarkedModels implements tracking.PruneStore.
+func (PruneStore) MarkedModels(ctx context.Context, tx *store.Tx, p project.Name, before time.Time, after string, limit int) ([]tracking.Marked, error) {
 	at := store.At(before)
 	return marked(ctx, tx, "tracking_model", goneModel, []any{string(p), at, at, at}, after, limit, func(id string) tracking.Place { return tracking.Place{Model: tracking.LoggedModelID(id)} })
 }
 
-// RemoveMarked implements tracking.Store.
-func (Store) RemoveMarked(ctx context.Context, tx *store.Tx, p project.Name, m tracking.Marked, before time.Time) (bool, error) {
+// RemoveMarked implements tracking.PruneStore.
+func (PruneStore) RemoveMarked(ctx context.Context, tx *store.Tx, p project.Name, m tracking.Marked, before time.Time) (bool, error) {
 	id, at := m.ID(), store.At(before)
 	table, gone, args, column, kind := "tracking_run", goneRun, []any{id, string(p), at}, "run", tracking.ImportRun
 	tables := []string{"tracking_param", "tracking_tag", "tracking_metric_latest", "tracking_model_link"}
@@ -106,15 +106,15 @@ func (Store) RemoveMarked(ctx context.Context, tx *store.Tx, p project.Name, m t
 	return true, forget(ctx, tx, p, kind, id)
 }
 
-// PrunedRuns implements tracking.Store.
-func (Store) PrunedRuns(ctx context.Context, tx *store.Tx, p project.Name) ([]tracking.RunID, error) {
+// PrunedRuns implements tracking.PruneStore.
+func (PruneStore) PrunedRuns(ctx context.Context, tx *store.Tx, p project.Name) ([]tracking.RunID, error) {
 	var out []tracking.RunID
 	err := tx.NewRaw("SELECT run FROM tracking_pruned WHERE project = ? ORDER BY run", string(p)).Scan(ctx, &out)
 	return out, err
 }
 
-// Pruning implements tracking.Store.
-func (Store) Pruning(ctx context.Context, tx *store.Tx, runs []string) ([]tracking.RunID, error) {
+// Pruning implements tracking.PruneStore.
+func (PruneStore) Pruning(ctx context.Context, tx *store.Tx, runs []string) ([]tracking.RunID, error) {
 	var out []tracking.RunID
 	err := chunks(runs, func(runs []string) error {
 		var some []tracking.RunID
@@ -125,8 +125,8 @@ func (Store) Pruning(ctx context.Context, tx *store.Tx, runs []string) ([]tracki
 	return out, err
 }
 
-// RemovePoints implements tracking.Store.
-func (Store) RemovePoints(ctx context.Context, tx *store.Tx, run tracking.RunID, most int) (bool, error) {
+// RemovePoints implements tracking.PruneStore.
+func (PruneStore) RemovePoints(ctx context.Context, tx *store.Tx, run tracking.RunID, most int) (bool, error) {
 	var last []struct {
 		Key      string
 		At, Step int64
@@ -144,8 +144,8 @@ func (Store) RemovePoints(ctx context.Context, tx *store.Tx, run tracking.RunID,
 	return true, remove(ctx, tx, "DELETE FROM tracking_pruned WHERE run = ?", string(run))
 }
 
-// MarkedExperiments implements tracking.Store.
-func (Store) MarkedExperiments(ctx context.Context, tx *store.Tx, p project.Name, before time.Time) ([]tracking.ExperimentID, error) {
+// MarkedExperiments implements tracking.PruneStore.
+func (PruneStore) MarkedExperiments(ctx context.Context, tx *store.Tx, p project.Name, before time.Time) ([]tracking.ExperimentID, error) {
 	at := store.At(before)
 	var out []tracking.ExperimentID
 	err := tx.NewRaw("SELECT t.id FROM tracking_experiment t WHERE "+goneExperiment+` AND NOT EXISTS (SELECT 1 FROM tracking_run r WHERE r.project = t.project AND r.experiment = t.id
@@ -153,8 +153,8 @@ func (Store) MarkedExperiments(ctx context.Context, tx *store.Tx, p project.Name
 	return out, err
 }
 
-// EmptyExperiments implements tracking.Store.
-func (Store) EmptyExperiments(ctx context.Context, tx *store.Tx, p project.Name, before time.Time, limit int) ([]tracking.Experiment, error) {
+// EmptyExperiments implements tracking.PruneStore.
+func (PruneStore) EmptyExperiments(ctx context.Context, tx *store.Tx, p project.Name, before time.Time, limit int) ([]tracking.Experiment, error) {
 	at := store.At(before)
 	var rows []experimentRow
 	err := tx.NewSelect().Model(&rows).Where(goneExperiment, string(p), at, at).
@@ -167,8 +167,8 @@ func (Store) EmptyExperiments(ctx context.Context, tx *store.Tx, p project.Name,
 	return out, err
 }
 
-// RemoveExperiment implements tracking.Store.
-func (Store) RemoveExperiment(ctx context.Context, tx *store.Tx, e tracking.Experiment) error {
+// RemoveExperiment implements tracking.PruneStore.
+func (PruneStore) RemoveExperiment(ctx context.Context, tx *store.Tx, e tracking.Experiment) error {
 	for _, query := range []string{
 		"DELETE FROM tracking_experiment_tag WHERE project = ? AND experiment = ?",
 		"DELETE FROM tracking_dataset WHERE project = ? AND experiment = ?",

@@ -51,16 +51,16 @@ func rowOf(r tracking.Run) runRow {
 	}
 }
 
-// PutRun implements tracking.Store.
-func (Store) PutRun(ctx context.Context, tx *store.Tx, r tracking.Run) error {
+// PutRun implements tracking.RunStore.
+func (RunStore) PutRun(ctx context.Context, tx *store.Tx, r tracking.Run) error {
 	row := rowOf(r)
 	_, err := tx.NewInsert().Model(&row).On("CONFLICT (id) DO UPDATE").
 		Set("name = EXCLUDED.name").Set("status = EXCLUDED.status").Set("ended = EXCLUDED.ended").Set("stage = EXCLUDED.stage").Set("deleted = EXCLUDED.deleted").Set("attempt = EXCLUDED.attempt").Set("attempt_number = EXCLUDED.attempt_number").Exec(store.Later(ctx))
 	return err
 }
 
-// Run implements tracking.Store.
-func (Store) Run(ctx context.Context, tx *store.Tx, p project.Name, id tracking.RunID) (tracking.Run, error) {
+// Run implements tracking.RunStore.
+func (RunStore) Run(ctx context.Context, tx *store.Tx, p project.Name, id tracking.RunID) (tracking.Run, error) {
 	var row runRow
 	err := tx.NewSelect().Model(&row).Where("t.id = ? AND t.project = ?", string(id), string(p)).Scan(ctx)
 	if err != nil {
@@ -69,8 +69,8 @@ func (Store) Run(ctx context.Context, tx *store.Tx, p project.Name, id tracking.
 	return row.run()
 }
 
-// StageRuns implements tracking.Store.
-func (Store) StageRuns(ctx context.Context, tx *store.Tx, p project.Name, experiment tracking.ExperimentID, stage tracking.Stage, at time.Time) error {
+// StageRuns implements tracking.RunStore.
+func (RunStore) StageRuns(ctx context.Context, tx *store.Tx, p project.Name, experiment tracking.ExperimentID, stage tracking.Stage, at time.Time) error {
 	if stage != tracking.Deleted {
 		at = time.Time{}
 	}
@@ -79,8 +79,8 @@ func (Store) StageRuns(ctx context.Context, tx *store.Tx, p project.Name, experi
 	return err
 }
 
-// RunOfAttempt implements tracking.Store.
-func (Store) RunOfAttempt(ctx context.Context, tx *store.Tx, p project.Name, attempt string) (tracking.Run, error) {
+// RunOfAttempt implements tracking.RunStore.
+func (RunStore) RunOfAttempt(ctx context.Context, tx *store.Tx, p project.Name, attempt string) (tracking.Run, error) {
 	var row runRow
 	err := tx.NewSelect().Model(&row).Where("t.attempt = ? AND t.project = ?", attempt, string(p)).OrderExpr("t.id").Limit(1).Scan(ctx)
 	if err != nil {
@@ -119,8 +119,8 @@ type linkRow struct {
 	Step   int64
 }
 
-// FillRuns implements tracking.Store.
-func (Store) FillRuns(ctx context.Context, tx *store.Tx, runs []tracking.Run) error {
+// FillRuns implements tracking.RunStore.
+func (RunStore) FillRuns(ctx context.Context, tx *store.Tx, runs []tracking.Run) error {
 	ids := make([]string, len(runs))
 	at := make(map[string]*tracking.Run, len(runs))
 	for i := range runs {
@@ -176,8 +176,8 @@ func (Store) FillRuns(ctx context.Context, tx *store.Tx, runs []tracking.Run) er
 	})
 }
 
-// Params implements tracking.Store.
-func (Store) Params(ctx context.Context, tx *store.Tx, run tracking.RunID, keys []string) ([]tracking.LoggedParam, error) {
+// Params implements tracking.LogStore.
+func (LogStore) Params(ctx context.Context, tx *store.Tx, run tracking.RunID, keys []string) ([]tracking.LoggedParam, error) {
 	var out []tracking.LoggedParam
 	err := each(ctx, tx, func(rows *sql.Rows) error {
 		var p tracking.LoggedParam
@@ -188,18 +188,18 @@ func (Store) Params(ctx context.Context, tx *store.Tx, run tracking.RunID, keys 
 	return out, err
 }
 
-// InsertParams implements tracking.Store.
-func (Store) InsertParams(ctx context.Context, tx *store.Tx, run tracking.Run, params []tracking.Pair) error {
+// InsertParams implements tracking.LogStore.
+func (LogStore) InsertParams(ctx context.Context, tx *store.Tx, run tracking.Run, params []tracking.Pair) error {
 	return insertParams(ctx, tx, "", run, params)
 }
 
-// PutParams implements tracking.Store.
-func (Store) PutParams(ctx context.Context, tx *store.Tx, run tracking.Run, params []tracking.Pair) error {
+// PutParams implements tracking.LogStore.
+func (LogStore) PutParams(ctx context.Context, tx *store.Tx, run tracking.Run, params []tracking.Pair) error {
 	return insertParams(ctx, tx, anew+", attempt_number = excluded.attempt_number", run, params)
 }
 
-// PutTags implements tracking.Store.
-func (Store) PutTags(ctx context.Context, tx *store.Tx, run tracking.Run, tags []tracking.Pair) error {
+// PutTags implements tracking.LogStore.
+func (LogStore) PutTags(ctx context.Context, tx *store.Tx, run tracking.Run, tags []tracking.Pair) error {
 	return tx.InsertRows(ctx, "INSERT INTO tracking_tag (project, experiment, run, key, value, head) VALUES", anew, 6, len(tags), func(args []any, i int) []any {
 		return valueOf(args, run, &tags[i])
 	})
@@ -233,13 +233,13 @@ func head(value string) string {
 	return value
 }
 
-// DeleteTag implements tracking.Store.
-func (Store) DeleteTag(ctx context.Context, tx *store.Tx, run tracking.RunID, key string) (bool, error) {
+// DeleteTag implements tracking.LogStore.
+func (LogStore) DeleteTag(ctx context.Context, tx *store.Tx, run tracking.RunID, key string) (bool, error) {
 	return exists(ctx, tx, "DELETE FROM tracking_tag WHERE run = ? AND key = ?", string(run), key)
 }
 
-// InsertMetrics implements tracking.Store.
-func (Store) InsertMetrics(ctx context.Context, tx *store.Tx, run tracking.RunID, metrics []tracking.Metric) error {
+// InsertMetrics implements tracking.LogStore.
+func (LogStore) InsertMetrics(ctx context.Context, tx *store.Tx, run tracking.RunID, metrics []tracking.Metric) error {
 	return tx.InsertRows(ctx, "INSERT INTO tracking_metric (run, key, at, step, value, model, dataset_name, dataset_digest) VALUES", "ON CONFLICT DO NOTHING", 8, len(metrics),
 		func(args []any, i int) []any {
 			m := &metrics[i]
@@ -248,7 +248,7 @@ func (Store) InsertMetrics(ctx context.Context, tx *store.Tx, run tracking.RunID
 }
 
 // LatestMetrics are the latest points of those of the keys that a run has.
-func (Store) LatestMetrics(ctx context.Context, tx *store.Tx, run tracking.RunID, keys []string) ([]tracking.Metric, error) {
+func (LogStore) LatestMetrics(ctx context.Context, tx *store.Tx, run tracking.RunID, keys []string) ([]tracking.Metric, error) {
 	var out []tracking.Metric
 	err := chunks(keys, func(keys []string) error {
 		var rows []metricRow
@@ -261,8 +261,8 @@ func (Store) LatestMetrics(ctx context.Context, tx *store.Tx, run tracking.RunID
 	return out, err
 }
 
-// PutLatestMetrics implements tracking.Store.
-func (Store) PutLatestMetrics(ctx context.Context, tx *store.Tx, run tracking.Run, metrics []tracking.Metric) error {
+// PutLatestMetrics implements tracking.LogStore.
+func (LogStore) PutLatestMetrics(ctx context.Context, tx *store.Tx, run tracking.Run, metrics []tracking.Metric) error {
 	return tx.InsertRows(ctx, "INSERT INTO tracking_metric_latest (project, experiment, run, key, at, step, value, rank, model, dataset_name, dataset_digest, attempt_number) VALUES",
 		`ON CONFLICT (run, key) DO UPDATE SET at = excluded.at, step = excluded.step, attempt_number = excluded.attempt_number,
 			value = excluded.value, rank = excluded.rank, model = excluded.model, dataset_name = excluded.dataset_name, dataset_digest = excluded.dataset_digest
@@ -274,8 +274,8 @@ func (Store) PutLatestMetrics(ctx context.Context, tx *store.Tx, run tracking.Ru
 		})
 }
 
-// History implements tracking.Store.
-func (Store) History(ctx context.Context, tx *store.Tx, run tracking.RunID, key string, offset, limit int) ([]tracking.Metric, error) {
+// History implements tracking.LogStore.
+func (LogStore) History(ctx context.Context, tx *store.Tx, run tracking.RunID, key string, offset, limit int) ([]tracking.Metric, error) {
 	var rows []metricRow
 	err := tx.NewRaw(`SELECT run, key, at, step, value, model, dataset_name, dataset_digest FROM tracking_metric WHERE run = ? AND key = ?
 		ORDER BY at, step, value, model, dataset_name, dataset_digest LIMIT ? OFFSET ?`, string(run), key, limit, offset).Scan(ctx, &rows)
@@ -286,8 +286,8 @@ func (Store) History(ctx context.Context, tx *store.Tx, run tracking.RunID, key 
 	return out, err
 }
 
-// PointSince implements tracking.Store: the primary key is in the order of time.
-func (Store) PointSince(ctx context.Context, tx *store.Tx, run tracking.RunID, key string, since tracking.Millis, newest bool) (*tracking.Metric, error) {
+// PointSince implements tracking.LogStore: the primary key is in the order of time.
+func (LogStore) PointSince(ctx context.Context, tx *store.Tx, run tracking.RunID, key string, since tracking.Millis, newest bool) (*tracking.Metric, error) {
 	order := "at, step"
 	if newest {
 		order = "at DESC, step DESC"
@@ -302,8 +302,8 @@ func (Store) PointSince(ctx context.Context, tx *store.Tx, run tracking.RunID, k
 	return &m, nil
 }
 
-// PutInputs implements tracking.Store.
-func (Store) PutInputs(ctx context.Context, tx *store.Tx, run tracking.Run, inputs []tracking.DatasetInput) error {
+// PutInputs implements tracking.LogStore.
+func (LogStore) PutInputs(ctx context.Context, tx *store.Tx, run tracking.Run, inputs []tracking.DatasetInput) error {
 	for _, in := range inputs {
 		_, err := tx.NewRaw(`INSERT INTO tracking_dataset (project, experiment, name, digest, source_type, source, schema_text, profile)
 			VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (project, experiment, name, digest) DO NOTHING`,
@@ -328,8 +328,8 @@ func (Store) PutInputs(ctx context.Context, tx *store.Tx, run tracking.Run, inpu
 	return nil
 }
 
-// PutModelLinks implements tracking.Store.
-func (Store) PutModelLinks(ctx context.Context, tx *store.Tx, run tracking.RunID, links []tracking.ModelLink) error {
+// PutModelLinks implements tracking.LogStore.
+func (LogStore) PutModelLinks(ctx context.Context, tx *store.Tx, run tracking.RunID, links []tracking.ModelLink) error {
 	for _, l := range links {
 		_, err := tx.NewRaw(`INSERT INTO tracking_model_link (run, position, model, output, step)
 			VALUES (?, (SELECT COALESCE(MAX(i.position), 0) + 1 FROM tracking_model_link i WHERE i.run = ?), ?, ?, ?)
@@ -339,4 +339,10 @@ func (Store) PutModelLinks(ctx context.Context, tx *store.Tx, run tracking.RunID
 		}
 	}
 	return nil
+}
+
+// Mentions gives the texts of what runs read that have a word in them.
+func (RunStore) Mentions(ctx context.Context, tx *store.Tx, p project.Name, word string, each func(by, text string)) error {
+	return store.Mentions(ctx, tx, store.Mention{Table: "tracking_dataset", Column: "source", By: `'run ' || COALESCE((SELECT MIN(i.run) FROM tracking_input i
+		WHERE i.project = t.project AND i.experiment = t.experiment AND i.name = t.name AND i.digest = t.digest), 'that was removed')`}, string(p), word, each)
 }

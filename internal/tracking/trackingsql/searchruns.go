@@ -34,14 +34,14 @@ func metricWhere(cmp search.Comparison, rank string) (string, []any) {
 // it.
 var few = 1000
 
-// SearchRuns implements tracking.Store.
+// SearchRuns implements tracking.RunStore.
 //
 // A comparison that finds few runs is answered first, from an index of values, and
 // those are sorted. Otherwise a search that is ordered by a metric, a param or a tag
 // reads the values of one experiment in their order and ends when it has a page,
 // instead of sorting all runs. Only when those with a value do not fill the page are
 // the others sorted, which come after them.
-func (s Store) SearchRuns(ctx context.Context, tx *store.Tx, p project.Name, q tracking.Query) ([]tracking.Run, error) {
+func (s RunStore) SearchRuns(ctx context.Context, tx *store.Tx, p project.Name, q tracking.Query) ([]tracking.Run, error) {
 	f := runSearch{p: p, q: q, sqlite: isSQLite(tx)}
 	if err := f.look(ctx, tx); err != nil {
 		return nil, err

@@ -98,7 +98,7 @@ type Costs interface {
 	Free(ctx context.Context, planned training.Job) ([]string, error)
 }
 
-// Origins knows what job attempts pass on to what they write. *tracking.Service is one.
+// Origins knows what job attempts pass on to what they write. *tracking.Origins is one.
 type Origins interface {
 	// Admit refuses a read that would narrow the label of what the caller makes.
 	Admit(ctx context.Context, p project.Name, what string, label residency.Label, classification string) error

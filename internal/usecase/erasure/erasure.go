@@ -39,7 +39,7 @@ type Service struct {
 	Registry    *registry.Erasure
 	Training    *training.Records
 	Checkpoints *checkpoint.Service
-	Tracking    *tracking.Service
+	Tracking    *tracking.Erasure
 	Monitoring  *monitoring.Service
 	Backups     string // directory of the backups; empty: the server makes none
 	Erasures    *privacy.Service

@@ -183,7 +183,7 @@ func TestWhatIsNotSearched(t *testing.T) {
 	db := everyTable(t)
 	a := &Service{
 		DB: db, Training: training.New(training.Config{DB: db, Store: trainingsql.Store{}}).Records, Checkpoints: checkpoint.New(checkpoint.Config{DB: db, Store: trainingsql.Checkpoints{}}),
-		Tracking: tracking.New(tracking.Config{DB: db, Store: trackingsql.Store{}}), Monitoring: monitoring.New(monitoring.Config{DB: db, Store: monitoringsql.Store{}}),
+		Tracking: tracking.New(tracking.Config{DB: db, Store: trackingsql.Store{}}).Erasure, Monitoring: monitoring.New(monitoring.Config{DB: db, Store: monitoringsql.Store{}}),
 	}
 	insert := func(rows ...string) {
 		t.Helper()

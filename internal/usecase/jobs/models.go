@@ -14,7 +14,7 @@ import (
 // Models turns a job's model directory into a logged model and a
 // registered version.
 type Models struct {
-	Tracking *tracking.Service
+	Tracking tracking.Services
 	Registry registry.Services
 }
 
@@ -23,7 +23,7 @@ func (m Models) Save(ctx context.Context, s training.ModelSpec) (string, error) 
 	loop := identity.From(ctx)
 	loop.Behalf = s.By.ID
 	ctx = identity.With(ctx, loop)
-	run, err := m.Tracking.Run(ctx, s.Project, tracking.RunID(s.Run))
+	run, err := m.Tracking.Runs.Run(ctx, s.Project, tracking.RunID(s.Run))
 	if err != nil {
 		return "", err
 	}
@@ -60,7 +60,7 @@ func (m Models) Save(ctx context.Context, s training.ModelSpec) (string, error) 
 }
 
 func (m Models) logged(ctx context.Context, s training.ModelSpec, run tracking.Run) (tracking.LoggedModel, error) {
-	made, _, err := m.Tracking.SearchLoggedModels(ctx, s.Project, tracking.Search{
+	made, _, err := m.Tracking.LoggedModels.SearchLoggedModels(ctx, s.Project, tracking.Search{
 		Experiments: []tracking.ExperimentID{run.Experiment}, Filter: "tags.`" + attemptTag + "` = '" + string(s.Attempt) + "'", Max: 100,
 	})
 	if err != nil {
@@ -77,7 +77,7 @@ func (m Models) logged(ctx context.Context, s training.ModelSpec, run tracking.R
 		if name == "" {
 			name = "model"
 		}
-		logged, err = m.Tracking.CreateLoggedModel(ctx, s.Project, tracking.LoggedModelSpec{
+		logged, err = m.Tracking.LoggedModels.CreateLoggedModel(ctx, s.Project, tracking.LoggedModelSpec{
 			Experiment: run.Experiment, Name: name, Run: run.ID, Tags: []tracking.Pair{{Key: attemptTag, Value: string(s.Attempt)}},
 		})
 		if err != nil {
@@ -87,8 +87,8 @@ func (m Models) logged(ctx context.Context, s training.ModelSpec, run tracking.R
 	if logged.Status == tracking.ModelReady {
 		return logged, nil
 	}
-	if err := upload(ctx, m.Tracking, s.Project, tracking.Place{Model: logged.ID}, s.Dir, ""); err != nil {
+	if err := upload(ctx, m.Tracking.Artifacts, s.Project, tracking.Place{Model: logged.ID}, s.Dir, ""); err != nil {
 		return logged, err
 	}
-	return m.Tracking.FinalizeLoggedModel(ctx, s.Project, logged.ID, tracking.ModelReady)
+	return m.Tracking.LoggedModels.FinalizeLoggedModel(ctx, s.Project, logged.ID, tracking.ModelReady)
 }

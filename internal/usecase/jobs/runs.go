@@ -27,24 +27,24 @@ import (
 
 // Runs keeps the runs of attempts in tracking.
 type Runs struct {
-	Tracking *tracking.Service
+	Tracking tracking.Services
 	Features *feature.OfflineReads
 	Registry *registry.Versions
 }
 
 // Create implements training.Runs.
 func (t Runs) Create(ctx context.Context, s training.RunSpec) (run, experiment string, err error) {
-	e, err := t.Tracking.ExperimentNamed(ctx, s.Project, s.Experiment)
+	e, err := t.Tracking.Experiments.ExperimentNamed(ctx, s.Project, s.Experiment)
 	if fault.Is(err, fault.NotFound) {
-		e, err = t.Tracking.CreateExperiment(ctx, s.Project, s.Experiment, nil)
+		e, err = t.Tracking.Experiments.CreateExperiment(ctx, s.Project, s.Experiment, nil)
 		if fault.Is(err, fault.Conflict) {
-			e, err = t.Tracking.ExperimentNamed(ctx, s.Project, s.Experiment)
+			e, err = t.Tracking.Experiments.ExperimentNamed(ctx, s.Project, s.Experiment)
 		}
 	}
 	if err != nil {
 		return "", "", err
 	}
-	made, err := t.Tracking.AttemptRun(ctx, s.Project, string(s.Attempt))
+	made, err := t.Tracking.Runs.AttemptRun(ctx, s.Project, string(s.Attempt))
 	if err == nil || !fault.Is(err, fault.NotFound) {
 		return string(made.ID), strconv.FormatInt(int64(made.Experiment), 10), err
 	}
@@ -88,7 +88,7 @@ func (t Runs) Create(ctx context.Context, s training.RunSpec) (run, experiment s
 			Tags: []tracking.Pair{{Key: "mlflow.data.context", Value: in.Name}},
 		})
 	}
-	begun, err := t.Tracking.CreateRun(ctx, s.Project, tracking.RunSpec{
+	begun, err := t.Tracking.Runs.CreateRun(ctx, s.Project, tracking.RunSpec{
 		Experiment: e.ID, Name: s.Name, User: s.By.Name,
 		Tags: []tracking.Pair{{Key: attemptTag, Value: string(s.Attempt)}, {Key: "falaj.job", Value: string(s.Job)}},
 	}, tracking.RunOptions{Origin: origin, AttemptNumber: s.Number})
@@ -99,7 +99,7 @@ func (t Runs) Create(ctx context.Context, s training.RunSpec) (run, experiment s
 		return "", "", err
 	}
 	if len(seen) > 0 {
-		if err := t.Tracking.LogInputs(ctx, s.Project, begun.ID, seen, nil); err != nil {
+		if err := t.Tracking.Logging.LogInputs(ctx, s.Project, begun.ID, seen, nil); err != nil {
 			return "", "", err
 		}
 	}
@@ -112,7 +112,7 @@ func (t Runs) proceed(ctx context.Context, s training.RunSpec) (run tracking.Run
 	if s.Continues == "" {
 		return run, false, nil
 	}
-	run, err = t.Tracking.Run(ctx, s.Project, tracking.RunID(s.Continues))
+	run, err = t.Tracking.Runs.Run(ctx, s.Project, tracking.RunID(s.Continues))
 	if fault.Is(err, fault.NotFound) {
 		return run, false, nil
 	}
@@ -122,7 +122,7 @@ func (t Runs) proceed(ctx context.Context, s training.RunSpec) (run tracking.Run
 	if run.Job != string(s.Job) || run.Classification != string(s.Classification) || !run.Residency.Same(s.Residency) {
 		return run, false, nil
 	}
-	run, err = t.Tracking.Continue(ctx, s.Project, run.ID, string(s.Attempt), s.Number)
+	run, err = t.Tracking.Runs.Continue(ctx, s.Project, run.ID, string(s.Attempt), s.Number)
 	if fault.Is(err, fault.NotFound) {
 		return run, false, nil
 	}
@@ -141,7 +141,7 @@ func (t Runs) declare(ctx context.Context, s training.RunSpec, run tracking.RunI
 	for _, k := range slices.Sorted(maps.Keys(s.Params)) {
 		b.Params = append(b.Params, tracking.Pair{Key: k, Value: s.Params[k]})
 	}
-	return t.Tracking.Log(ctx, s.Project, run, b)
+	return t.Tracking.Logging.Log(ctx, s.Project, run, b)
 }
 
 // missing are those of more that are not in has.
@@ -165,7 +165,7 @@ func (t Runs) views(ctx context.Context, p project.Name, ref string) ([]string, 
 // Finish implements training.Runs.
 func (t Runs) Finish(ctx context.Context, p project.Name, run, status string, ended time.Time) error {
 	st, end := tracking.RunStatus(status), tracking.Millis(ended.UnixMilli())
-	_, err := t.Tracking.UpdateRun(ctx, p, tracking.RunID(run), tracking.RunUpdate{Status: &st, End: &end, Deleted: true})
+	_, err := t.Tracking.Runs.UpdateRun(ctx, p, tracking.RunID(run), tracking.RunUpdate{Status: &st, End: &end, Deleted: true})
 	if fault.Is(err, fault.NotFound) { // somebody removed it
 		return nil
 	}
@@ -176,7 +176,7 @@ func (t Runs) Finish(ctx context.Context, p project.Name, run, status string, en
 func (t Runs) Progress(ctx context.Context, p project.Name, id string, since time.Time) (training.Progress, error) {
 	// Steps and times say nothing of the data; who asks may see the job.
 	ctx = identity.With(ctx, identity.Loop("progress"))
-	run, err := t.Tracking.Run(ctx, p, tracking.RunID(id))
+	run, err := t.Tracking.Runs.Run(ctx, p, tracking.RunID(id))
 	if err != nil {
 		return training.Progress{}, err
 	}
@@ -195,14 +195,14 @@ func (t Runs) Progress(ctx context.Context, p project.Name, id string, since tim
 	}
 	var first tracking.Metric
 	if since.IsZero() {
-		points, _, err := t.Tracking.History(ctx, p, tracking.RunID(id), last.Key, 1, "")
+		points, _, err := t.Tracking.Runs.History(ctx, p, tracking.RunID(id), last.Key, 1, "")
 		if err != nil || len(points) == 0 {
 			return training.Progress{}, err
 		}
 		first = points[0]
 	} else { // without the points of earlier attempts
 		var ok bool
-		if first, last, ok, err = t.Tracking.Span(ctx, p, tracking.RunID(id), tracking.Millis(since.UnixMilli())); err != nil || !ok {
+		if first, last, ok, err = t.Tracking.Runs.Span(ctx, p, tracking.RunID(id), tracking.Millis(since.UnixMilli())); err != nil || !ok {
 			return training.Progress{}, err
 		}
 	}
@@ -215,11 +215,11 @@ func (t Runs) Progress(ctx context.Context, p project.Name, id string, since tim
 
 // Upload implements training.Runs.
 func (t Runs) Upload(ctx context.Context, p project.Name, run, dir, under string) error {
-	return upload(ctx, t.Tracking, p, tracking.Place{Run: tracking.RunID(run)}, dir, under)
+	return upload(ctx, t.Tracking.Artifacts, p, tracking.Place{Run: tracking.RunID(run)}, dir, under)
 }
 
 // LogFiles implements training.LogFiles.
-type LogFiles struct{ Tracking *tracking.Service }
+type LogFiles struct{ Artifacts *tracking.Artifacts }
 
 // maxLogFile bounds a log that is read whole; the logs of attempts are cut before.
 const maxLogFile = 128 << 20
@@ -227,7 +227,7 @@ const maxLogFile = 128 << 20
 // Rewrite implements training.LogFiles.
 func (l LogFiles) Rewrite(ctx context.Context, p project.Name, run string, change func(content []byte) []byte) error {
 	place := tracking.Place{Run: tracking.RunID(run)}
-	files, err := l.Tracking.Files(ctx, p, place, "logs")
+	files, err := l.Artifacts.Files(ctx, p, place, "logs")
 	if fault.Is(err, fault.NotFound) {
 		return nil // it was pruned
 	}
@@ -235,7 +235,7 @@ func (l LogFiles) Rewrite(ctx context.Context, p project.Name, run string, chang
 		return err
 	}
 	for _, f := range files {
-		r, _, err := l.Tracking.OpenArtifact(ctx, p, place, f.Path)
+		r, _, err := l.Artifacts.OpenArtifact(ctx, p, place, f.Path)
 		if err != nil {
 			return err
 		}
@@ -249,7 +249,7 @@ func (l LogFiles) Rewrite(ctx context.Context, p project.Name, run string, chang
 		if content = change(content); content == nil {
 			continue
 		}
-		if _, err := l.Tracking.PutArtifact(quota.Exempt(ctx), p, place, f.Path, strings.NewReader(string(content))); err != nil {
+		if _, err := l.Artifacts.PutArtifact(quota.Exempt(ctx), p, place, f.Path, strings.NewReader(string(content))); err != nil {
 			return err
 		}
 	}
@@ -257,11 +257,11 @@ func (l LogFiles) Rewrite(ctx context.Context, p project.Name, run string, chang
 }
 
 // Artifacts opens the files of runs.
-type Artifacts struct{ Tracking *tracking.Service }
+type Artifacts struct{ Artifacts *tracking.Artifacts }
 
 // Open implements optimize.Artifacts.
 func (f Artifacts) Open(ctx context.Context, p project.Name, run, name string) (io.ReadCloser, error) {
-	r, _, err := f.Tracking.OpenArtifact(ctx, p, tracking.Place{Run: tracking.RunID(run)}, name)
+	r, _, err := f.Artifacts.OpenArtifact(ctx, p, tracking.Place{Run: tracking.RunID(run)}, name)
 	if err != nil {
 		return nil, err
 	}
@@ -270,7 +270,7 @@ func (f Artifacts) Open(ctx context.Context, p project.Name, run, name string) (
 
 // upload stores the regular files below dir. The directory was written by user
 // code: it is opened so that nothing leads out of it, and links are refused.
-func upload(ctx context.Context, t *tracking.Service, p project.Name, place tracking.Place, dir, under string) error {
+func upload(ctx context.Context, a *tracking.Artifacts, p project.Name, place tracking.Place, dir, under string) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
@@ -288,7 +288,7 @@ func upload(ctx context.Context, t *tracking.Service, p project.Name, place trac
 		if err != nil {
 			return err
 		}
-		_, err = t.PutArtifact(ctx, p, place, path.Join(under, name), f)
+		_, err = a.PutArtifact(ctx, p, place, path.Join(under, name), f)
 		return errors.Join(err, f.Close())
 	})
 }

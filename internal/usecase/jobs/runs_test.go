@@ -27,21 +27,21 @@ func TestFinishRun(t *testing.T) {
 		DB: storetest.SQLite(t, trackingsql.Migrations), Store: trackingsql.Store{}, Authz: trackingtest.Policy{"loop": {"p": {"*"}}},
 	})
 	ctx := identity.With(t.Context(), identity.Principal{Kind: identity.System, ID: "loop"})
-	r, err := s.CreateRun(ctx, "p", tracking.RunSpec{}, tracking.RunOptions{Origin: tracking.Origin{Job: "job_1"}})
+	r, err := s.Runs.CreateRun(ctx, "p", tracking.RunSpec{}, tracking.RunOptions{Origin: tracking.Origin{Job: "job_1"}})
 	if err == nil {
-		err = s.DeleteRun(ctx, "p", r.ID)
+		err = s.Runs.DeleteRun(ctx, "p", r.ID)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	runs := Runs{Tracking: s}
-	if gone, err := s.Prune(ctx, "p", 0, false); err != nil || gone.Runs != 0 {
+	if gone, err := s.Maintenance.Prune(ctx, "p", 0, false); err != nil || gone.Runs != 0 {
 		t.Errorf("the run of a job that goes on: %+v, %v", gone, err)
 	}
 	if err := runs.Finish(ctx, "p", string(r.ID), "FINISHED", time.Now()); err != nil {
 		t.Errorf("a deleted run: %v", err)
 	}
-	if gone, err := s.Prune(ctx, "p", 0, false); err != nil || gone.Runs != 1 {
+	if gone, err := s.Maintenance.Prune(ctx, "p", 0, false); err != nil || gone.Runs != 1 {
 		t.Errorf("after its end: %+v, %v", gone, err)
 	}
 	if err := runs.Finish(ctx, "p", string(r.ID), "FINISHED", time.Now()); err != nil {
@@ -56,14 +56,14 @@ func TestProgressOfAttempt(t *testing.T) {
 		DB: storetest.SQLite(t, trackingsql.Migrations), Store: trackingsql.Store{}, Authz: trackingtest.Policy{"loop": {"p": {"*"}}, "progress": {"p": {"*"}}},
 	})
 	ctx := identity.With(t.Context(), identity.Principal{Kind: identity.System, ID: "loop"})
-	r, err := s.CreateRun(ctx, "p", tracking.RunSpec{}, tracking.RunOptions{Origin: tracking.Origin{Job: "job_1", Attempt: "att_1"}, AttemptNumber: 1})
+	r, err := s.Runs.CreateRun(ctx, "p", tracking.RunSpec{}, tracking.RunOptions{Origin: tracking.Origin{Job: "job_1", Attempt: "att_1"}, AttemptNumber: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	runs := Runs{Tracking: s}
 	log := func(key string, step int64, at tracking.Millis, value float64) {
 		t.Helper()
-		if err := s.Log(ctx, "p", r.ID, tracking.Batch{Metrics: []tracking.Metric{{Key: key, Value: value, Step: step, At: at}}}); err != nil {
+		if err := s.Logging.Log(ctx, "p", r.ID, tracking.Batch{Metrics: []tracking.Metric{{Key: key, Value: value, Step: step, At: at}}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -77,7 +77,7 @@ func TestProgressOfAttempt(t *testing.T) {
 	log("loss", 100, 1000, math.NaN())
 	log("norm", 100, 1000, math.Inf(1))
 	want(time.Time{}, 100, "loss", "norm")
-	if _, err := s.Continue(ctx, "p", r.ID, "att_2", 2); err != nil {
+	if _, err := s.Runs.Continue(ctx, "p", r.ID, "att_2", 2); err != nil {
 		t.Fatal(err)
 	}
 	second := time.UnixMilli(2000)
@@ -93,28 +93,28 @@ func TestRewriteAtTheQuota(t *testing.T) {
 	objects := quota.New(func(context.Context, string) (quota.Limit, error) { return limit, nil }).Over(&blobtest.Memory{})
 	s := tracking.New(tracking.Config{
 		DB: storetest.SQLite(t, trackingsql.Migrations), Store: trackingsql.Store{}, Authz: trackingtest.Policy{"loop": {"p": {"*"}}},
-		Artifacts: blob.New(objects, blobtest.NewSealer()),
+		Objects: blob.New(objects, blobtest.NewSealer()),
 	})
 	ctx := identity.With(t.Context(), identity.Principal{Kind: identity.System, ID: "loop"})
-	r, err := s.CreateRun(ctx, "p", tracking.RunSpec{}, tracking.RunOptions{})
+	r, err := s.Runs.CreateRun(ctx, "p", tracking.RunSpec{}, tracking.RunOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	place := tracking.Place{Run: r.ID}
-	if _, err := s.PutArtifact(ctx, "p", place, "logs/out.txt", strings.NewReader("carla-4711 bought")); err != nil {
+	if _, err := s.Artifacts.PutArtifact(ctx, "p", place, "logs/out.txt", strings.NewReader("carla-4711 bought")); err != nil {
 		t.Fatal(err)
 	}
 	limit = quota.Limit{Bytes: 1, Objects: 1}
-	if _, err := s.PutArtifact(ctx, "p", place, "logs/more.txt", strings.NewReader("more")); !fault.Full(err) {
+	if _, err := s.Artifacts.PutArtifact(ctx, "p", place, "logs/more.txt", strings.NewReader("more")); !fault.Full(err) {
 		t.Errorf("another file: %v", err)
 	}
-	err = LogFiles{s}.Rewrite(ctx, "p", string(r.ID), func(content []byte) []byte {
+	err = LogFiles{s.Artifacts}.Rewrite(ctx, "p", string(r.ID), func(content []byte) []byte {
 		return []byte(strings.ReplaceAll(string(content), "carla-4711", "**********"))
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, _, err := s.OpenArtifact(ctx, "p", place, "logs/out.txt")
+	f, _, err := s.Artifacts.OpenArtifact(ctx, "p", place, "logs/out.txt")
 	if err != nil {
 		t.Fatal(err)
 	}

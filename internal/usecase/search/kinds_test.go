@@ -97,8 +97,9 @@ func (w *world) manyKinds(tb testing.TB, open storetest.Open, n int, long bool, 
 	w.Lineage = openlineage.New(openlineage.Config{DB: db, Store: openlineagesql.Store{}, Authorizer: authz})
 	w.Environments = environment.New(environment.Config{DB: db, Store: environmentsql.Store{}, Authorizer: authz})
 	w.Features = feature.New(feature.Config{DB: db, Store: featuresql.Store{}, Authorizer: authz})
-	w.Tracking = tracking.New(tracking.Config{DB: db, Store: trackingsql.Store{}, Authz: authz})
-	w.Registry = registry.New(registry.Config{DB: db, Store: registrysql.Store{}, Authz: authz, Runs: w.Tracking}).Models
+	runs := tracking.New(tracking.Config{DB: db, Store: trackingsql.Store{}, Authz: authz})
+	w.Experiments = runs.Experiments
+	w.Registry = registry.New(registry.Config{DB: db, Store: registrysql.Store{}, Authz: authz, Runs: runs.Runs, LoggedModels: runs.LoggedModels, Artifacts: runs.Artifacts, Origins: runs.Origins}).Models
 	w.Serving = serving.New(serving.Config{DB: db, Store: servingsql.Store{}, Authz: authz}).Deployments
 	w.Monitoring = monitoring.New(monitoring.Config{DB: db, Store: monitoringsql.Store{}, Authz: authz})
 	w.Sweeps = sweep.New(sweep.Config{DB: db, Store: tuningsql.Sweeps{}, Studies: tuning.Studies{Store: tuningsql.Store{}}, Authorizer: authz})

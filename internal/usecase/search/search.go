@@ -62,7 +62,7 @@ type Service struct {
 	Ingestion    *ingestion.Service
 	Training     *training.Jobs
 	Environments *environment.Service
-	Tracking     *tracking.Service
+	Experiments  *tracking.Experiments
 	Sweeps       *sweep.Service
 	Lineage      *openlineage.Service
 	// Names are the names of accounts by id that the caller may know.
@@ -504,7 +504,7 @@ func (s Service) environments() lister {
 
 func (s Service) experiments() lister {
 	return findBy("experiment", func(ctx context.Context, f *finder, after string, limit int, may func(store.Line) (bool, error)) (store.Found[tracking.Experiment], error) {
-		return s.Tracking.FindExperiments(ctx, f.p, after, limit, may)
+		return s.Experiments.FindExperiments(ctx, f.p, after, limit, may)
 	}, func(_ *finder, e tracking.Experiment) thing {
 		return thing{Hit: Hit{Name: e.Name}, after: e.SearchKey(), texts: matchesOf(tracking.TagFields(e.Tags...))}
 	})

@@ -58,14 +58,14 @@ func TestStampOfAttempts(t *testing.T) {
 	db := storetest.SQLite(t, trackingsql.Migrations)
 	s := tracking.New(tracking.Config{DB: db, Store: trackingsql.Store{}, Authz: trackingtest.Policy{"loop": {"p": {"*"}}}})
 	ctx := identity.With(t.Context(), identity.Principal{Kind: identity.System, ID: "loop"})
-	r, err := s.CreateRun(ctx, "p", tracking.RunSpec{}, tracking.RunOptions{Origin: tracking.Origin{Job: "job_1", Attempt: "att_1"}, AttemptNumber: 1})
+	r, err := s.Runs.CreateRun(ctx, "p", tracking.RunSpec{}, tracking.RunOptions{Origin: tracking.Origin{Job: "job_1", Attempt: "att_1"}, AttemptNumber: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	seen := map[string]bool{"": true}
 	logged := func(step int64, at tracking.Millis) {
 		t.Helper()
-		if err := s.Log(ctx, "p", r.ID, tracking.Batch{Metrics: []tracking.Metric{{Key: "loss", Value: 1, Step: step, At: at}}}); err != nil {
+		if err := s.Logging.Log(ctx, "p", r.ID, tracking.Batch{Metrics: []tracking.Metric{{Key: "loss", Value: 1, Step: step, At: at}}}); err != nil {
 			t.Fatal(err)
 		}
 		stamp, err := Runs{DB: db, Metrics: trackingsql.Store{}, Attempts: trainingsql.Store{}}.Stamp(ctx, "p", string(r.ID), "loss")
@@ -82,7 +82,7 @@ func TestStampOfAttempts(t *testing.T) {
 	}
 	logged(2, 200) // the same attempt goes back
 	logged(3, 201)
-	if _, err := s.Continue(ctx, "p", r.ID, "att_2", 2); err != nil {
+	if _, err := s.Runs.Continue(ctx, "p", r.ID, "att_2", 2); err != nil {
 		t.Fatal(err)
 	}
 	for step := range int64(3) {

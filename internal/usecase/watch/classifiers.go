@@ -35,7 +35,7 @@ type Classifiers struct {
 	Environments *environment.Service
 	Submission   *training.Submission
 	Jobs         *training.Jobs
-	Tracking     *tracking.Service
+	Artifacts    *tracking.Artifacts
 	Authorizer   policy.Authorizer
 }
 
@@ -116,7 +116,7 @@ func (c Classifiers) Outcome(ctx context.Context, p, job string) (monitoring.Cla
 	if j.Run == "" {
 		return o, nil
 	}
-	r, _, err := c.Tracking.OpenArtifact(ctx, project.Name(p), tracking.Place{Run: tracking.RunID(j.Run)}, classifier.Output)
+	r, _, err := c.Artifacts.OpenArtifact(ctx, project.Name(p), tracking.Place{Run: tracking.RunID(j.Run)}, classifier.Output)
 	if fault.Is(err, fault.NotFound) || fault.Is(err, fault.Gone) {
 		return o, nil
 	}

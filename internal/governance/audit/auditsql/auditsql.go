@@ -94,12 +94,37 @@ type keyRow struct {
 }
 
 // Store implements audit.Store.
-type Store struct{}
+type Store struct {
+	LeafStore
+	SegmentStore
+	HashStore
+	CheckpointStore
+	JournalStore
+	ErasureStore
+	KeyStore
+}
+
+type (
+	// LeafStore implements audit.LeafStore.
+	LeafStore struct{}
+	// SegmentStore implements audit.SegmentStore.
+	SegmentStore struct{}
+	// HashStore implements audit.HashStore.
+	HashStore struct{}
+	// CheckpointStore implements audit.CheckpointStore.
+	CheckpointStore struct{}
+	// JournalStore implements audit.JournalStore.
+	JournalStore struct{}
+	// ErasureStore implements audit.ErasureStore.
+	ErasureStore struct{}
+	// KeyStore implements audit.KeyStore.
+	KeyStore struct{}
+)
 
 var _ audit.Store = Store{}
 
 // Size is the number of leaves.
-func (Store) Size(ctx context.Context, tx *store.Tx) (int64, error) {
+func (LeafStore) Size(ctx context.Context, tx *store.Tx) (int64, error) {
 	var n int64
 	// Archived segments do not overlap, so the last one ends last: the index gives it.
 	err := tx.NewRaw(`SELECT COALESCE(MAX(n), 0) FROM (SELECT MAX(idx) + 1 AS n FROM audit_leaf UNION ALL
@@ -109,14 +134,14 @@ func (Store) Size(ctx context.Context, tx *store.Tx) (int64, error) {
 }
 
 // First is the lowest index of a leaf.
-func (Store) First(ctx context.Context, tx *store.Tx) (int64, error) {
+func (LeafStore) First(ctx context.Context, tx *store.Tx) (int64, error) {
 	var n int64
 	err := tx.NewRaw("SELECT COALESCE(MIN(idx), 0) FROM audit_leaf").Scan(ctx, &n)
 	return n, err
 }
 
 // AddLeaves adds leaves.
-func (Store) AddLeaves(ctx context.Context, tx *store.Tx, leaves []audit.Leaf) error {
+func (LeafStore) AddLeaves(ctx context.Context, tx *store.Tx, leaves []audit.Leaf) error {
 	for part := range slices.Chunk(leaves, insertRows) {
 		rows := make([]leafRow, len(part))
 		for i, l := range part {
@@ -130,14 +155,14 @@ func (Store) AddLeaves(ctx context.Context, tx *store.Tx, leaves []audit.Leaf) e
 }
 
 // Leaves gives those with from ≤ index < to.
-func (Store) Leaves(ctx context.Context, tx *store.Tx, from, to int64) ([]audit.Leaf, error) {
+func (LeafStore) Leaves(ctx context.Context, tx *store.Tx, from, to int64) ([]audit.Leaf, error) {
 	var rows []leafRow
 	err := tx.NewSelect().Model(&rows).Where("idx >= ? AND idx < ?", from, to).Order("idx").Scan(ctx)
 	return leavesOf(rows), err
 }
 
 // Find gives leaves that match, the newest first.
-func (Store) Find(ctx context.Context, tx *store.Tx, f audit.Filter, before int64, limit int) (found []audit.Leaf, next int64, err error) {
+func (LeafStore) Find(ctx context.Context, tx *store.Tx, f audit.Filter, before int64, limit int) (found []audit.Leaf, next int64, err error) {
 	var rows []leafRow
 	q := tx.NewSelect().Model(&rows).Where("idx < ?", before).OrderExpr("idx DESC").Limit(limit + 1)
 	if f.Project != "" {
@@ -189,7 +214,7 @@ func leavesOf(rows []leafRow) []audit.Leaf {
 }
 
 // LeavesAt gives those of these indexes that are there.
-func (Store) LeavesAt(ctx context.Context, tx *store.Tx, indexes []int64) ([]audit.Leaf, error) {
+func (LeafStore) LeavesAt(ctx context.Context, tx *store.Tx, indexes []int64) ([]audit.Leaf, error) {
 	var all []audit.Leaf
 	for part := range slices.Chunk(slices.Sorted(slices.Values(indexes)), insertRows) {
 		var rows []leafRow
@@ -203,7 +228,7 @@ func (Store) LeavesAt(ctx context.Context, tx *store.Tx, indexes []int64) ([]aud
 
 // PutContent replaces the content of a leaf. PostgreSQL keeps the old row until its
 // next vacuum of the table, which is too large to be written anew for each.
-func (Store) PutContent(ctx context.Context, tx *store.Tx, l audit.Leaf) error {
+func (LeafStore) PutContent(ctx context.Context, tx *store.Tx, l audit.Leaf) error {
 	tx.Scrub()
 	r := rowOf(l)
 	_, err := tx.NewUpdate().Model(&r).Column("salt", "record", "project", "actor_id", "actor_name", "action", "object", "outcome", "at", "source").WherePK().Exec(ctx)
@@ -211,7 +236,7 @@ func (Store) PutContent(ctx context.Context, tx *store.Tx, l audit.Leaf) error {
 }
 
 // RemoveLeaves removes a range of leaves.
-func (Store) RemoveLeaves(ctx context.Context, tx *store.Tx, from, to int64) (int64, error) {
+func (LeafStore) RemoveLeaves(ctx context.Context, tx *store.Tx, from, to int64) (int64, error) {
 	res, err := tx.NewRaw("DELETE FROM audit_leaf WHERE idx >= ? AND idx < ?", from, to).Exec(ctx)
 	if err != nil {
 		return 0, err
@@ -257,7 +282,7 @@ func segmentsOf(rows []segmentRow) ([]audit.ArchiveSegment, error) {
 }
 
 // AddSegment inserts a segment.
-func (Store) AddSegment(ctx context.Context, tx *store.Tx, s audit.ArchiveSegment) error {
+func (SegmentStore) AddSegment(ctx context.Context, tx *store.Tx, s audit.ArchiveSegment) error {
 	r, err := segmentRowOf(s)
 	if err != nil {
 		return err
@@ -267,7 +292,7 @@ func (Store) AddSegment(ctx context.Context, tx *store.Tx, s audit.ArchiveSegmen
 }
 
 // SetSegment replaces a segment that is in a state.
-func (Store) SetSegment(ctx context.Context, tx *store.Tx, s audit.ArchiveSegment, was audit.SegmentState) error {
+func (SegmentStore) SetSegment(ctx context.Context, tx *store.Tx, s audit.ArchiveSegment, was audit.SegmentState) error {
 	r, err := segmentRowOf(s)
 	if err != nil {
 		return err
@@ -284,7 +309,7 @@ func (Store) SetSegment(ctx context.Context, tx *store.Tx, s audit.ArchiveSegmen
 
 // Segments gives segments with archived entries of a range, the newest first.
 // No segment has more than MaxSegmentLeaves entries, so the index gives few rows.
-func (Store) Segments(ctx context.Context, tx *store.Tx, from, to int64, limit int) ([]audit.ArchiveSegment, error) {
+func (SegmentStore) Segments(ctx context.Context, tx *store.Tx, from, to int64, limit int) ([]audit.ArchiveSegment, error) {
 	var rows []segmentRow
 	if err := tx.NewSelect().Model(&rows).
 		Where("state = ? AND first < ? AND first > ? AND upto > ?", string(audit.SegmentArchived), to, from-audit.MaxSegmentLeaves, from).
@@ -295,7 +320,7 @@ func (Store) Segments(ctx context.Context, tx *store.Tx, from, to int64, limit i
 }
 
 // StaleSegments gives segments whose objects are of no use.
-func (Store) StaleSegments(ctx context.Context, tx *store.Tx, before store.Time, limit int) ([]audit.ArchiveSegment, error) {
+func (SegmentStore) StaleSegments(ctx context.Context, tx *store.Tx, before store.Time, limit int) ([]audit.ArchiveSegment, error) {
 	var rows []segmentRow
 	if err := tx.NewSelect().Model(&rows).Where("state = ? OR state = ? AND made < ?", string(audit.SegmentDropped), string(audit.SegmentWriting), before).
 		OrderExpr("object").Limit(limit).Scan(ctx); err != nil {
@@ -305,20 +330,20 @@ func (Store) StaleSegments(ctx context.Context, tx *store.Tx, before store.Time,
 }
 
 // DropWriting drops segments that are being written and have the entry of an index.
-func (Store) DropWriting(ctx context.Context, tx *store.Tx, index int64) error {
+func (SegmentStore) DropWriting(ctx context.Context, tx *store.Tx, index int64) error {
 	_, err := tx.NewRaw("UPDATE audit_segment SET state = ? WHERE state = ? AND first <= ? AND upto > ?",
 		string(audit.SegmentDropped), string(audit.SegmentWriting), index, index).Exec(ctx)
 	return err
 }
 
 // RemoveSegment removes the segment of an object.
-func (Store) RemoveSegment(ctx context.Context, tx *store.Tx, object string) error {
+func (SegmentStore) RemoveSegment(ctx context.Context, tx *store.Tx, object string) error {
 	_, err := tx.NewRaw("DELETE FROM audit_segment WHERE object = ?", object).Exec(ctx)
 	return err
 }
 
 // AddHashes adds stored hashes from an index on.
-func (Store) AddHashes(ctx context.Context, tx *store.Tx, first int64, hashes []tlog.Hash) error {
+func (HashStore) AddHashes(ctx context.Context, tx *store.Tx, first int64, hashes []tlog.Hash) error {
 	for part := range slices.Chunk(hashes, insertRows) {
 		rows := make([]hashRow, len(part))
 		for i, h := range part {
@@ -333,7 +358,7 @@ func (Store) AddHashes(ctx context.Context, tx *store.Tx, first int64, hashes []
 }
 
 // Hashes gives those stored hashes that are there.
-func (Store) Hashes(ctx context.Context, tx *store.Tx, indexes []int64) (map[int64]tlog.Hash, error) {
+func (HashStore) Hashes(ctx context.Context, tx *store.Tx, indexes []int64) (map[int64]tlog.Hash, error) {
 	got := make(map[int64]tlog.Hash, len(indexes))
 	for part := range slices.Chunk(indexes, insertRows) {
 		var rows []hashRow
@@ -351,7 +376,7 @@ func (Store) Hashes(ctx context.Context, tx *store.Tx, indexes []int64) (map[int
 }
 
 // HashRange gives the stored hashes of a range of indexes.
-func (Store) HashRange(ctx context.Context, tx *store.Tx, from, to int64) ([]audit.StoredHash, error) {
+func (HashStore) HashRange(ctx context.Context, tx *store.Tx, from, to int64) ([]audit.StoredHash, error) {
 	var rows []hashRow
 	if err := tx.NewSelect().Model(&rows).Where("idx >= ? AND idx < ?", from, to).Order("idx").Scan(ctx); err != nil {
 		return nil, err
@@ -365,19 +390,19 @@ func (Store) HashRange(ctx context.Context, tx *store.Tx, from, to int64) ([]aud
 }
 
 // DropHashes removes all stored hashes.
-func (Store) DropHashes(ctx context.Context, tx *store.Tx) error {
+func (HashStore) DropHashes(ctx context.Context, tx *store.Tx) error {
 	_, err := tx.NewRaw("DELETE FROM audit_hash").Exec(ctx)
 	return err
 }
 
 // AddCheckpoint adds a checkpoint.
-func (Store) AddCheckpoint(ctx context.Context, tx *store.Tx, c audit.SignedCheckpoint) error {
+func (CheckpointStore) AddCheckpoint(ctx context.Context, tx *store.Tx, c audit.SignedCheckpoint) error {
 	_, err := tx.NewInsert().Model(&checkpointRow{Size: c.Size, Note: string(c.Note)}).Exec(ctx)
 	return err
 }
 
 // Checkpoints gives those with after < size ≤ upto.
-func (Store) Checkpoints(ctx context.Context, tx *store.Tx, after, upto int64) ([]audit.SignedCheckpoint, error) {
+func (CheckpointStore) Checkpoints(ctx context.Context, tx *store.Tx, after, upto int64) ([]audit.SignedCheckpoint, error) {
 	var rows []checkpointRow
 	if err := tx.NewSelect().Model(&rows).Where("size > ? AND size <= ?", after, upto).Order("size").Scan(ctx); err != nil {
 		return nil, err
@@ -390,7 +415,7 @@ func (Store) Checkpoints(ctx context.Context, tx *store.Tx, after, upto int64) (
 }
 
 // DropCheckpoints removes those of these sizes.
-func (Store) DropCheckpoints(ctx context.Context, tx *store.Tx, sizes []int64) error {
+func (CheckpointStore) DropCheckpoints(ctx context.Context, tx *store.Tx, sizes []int64) error {
 	for part := range slices.Chunk(sizes, insertRows) {
 		if _, err := tx.NewDelete().Model((*checkpointRow)(nil)).Where("size IN (?)", bun.List(part)).Exec(ctx); err != nil {
 			return err
@@ -400,7 +425,7 @@ func (Store) DropCheckpoints(ctx context.Context, tx *store.Tx, sizes []int64) e
 }
 
 // LastCheckpoint gives the newest checkpoint.
-func (Store) LastCheckpoint(ctx context.Context, tx *store.Tx) (audit.SignedCheckpoint, error) {
+func (CheckpointStore) LastCheckpoint(ctx context.Context, tx *store.Tx) (audit.SignedCheckpoint, error) {
 	var r checkpointRow
 	err := tx.NewSelect().Model(&r).OrderExpr("size DESC").Limit(1).Scan(ctx)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -410,7 +435,7 @@ func (Store) LastCheckpoint(ctx context.Context, tx *store.Tx) (audit.SignedChec
 }
 
 // JournalCursor is how far a journal file is in the log.
-func (Store) JournalCursor(ctx context.Context, tx *store.Tx, file string) (int64, error) {
+func (JournalStore) JournalCursor(ctx context.Context, tx *store.Tx, file string) (int64, error) {
 	var n int64
 	err := tx.NewRaw("SELECT position FROM audit_journal WHERE file = ?", file).Scan(ctx, &n)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -420,14 +445,14 @@ func (Store) JournalCursor(ctx context.Context, tx *store.Tx, file string) (int6
 }
 
 // SetJournalCursor moves a journal file's cursor.
-func (Store) SetJournalCursor(ctx context.Context, tx *store.Tx, file string, offset int64) error {
+func (JournalStore) SetJournalCursor(ctx context.Context, tx *store.Tx, file string, offset int64) error {
 	_, err := tx.NewRaw("INSERT INTO audit_journal (file, position) VALUES (?, ?) ON CONFLICT (file) DO UPDATE SET position = excluded.position",
 		file, offset).Exec(ctx)
 	return err
 }
 
 // DropJournalCursor forgets a journal file.
-func (Store) DropJournalCursor(ctx context.Context, tx *store.Tx, file string) error {
+func (JournalStore) DropJournalCursor(ctx context.Context, tx *store.Tx, file string) error {
 	_, err := tx.NewRaw("DELETE FROM audit_journal WHERE file = ?", file).Exec(ctx)
 	return err
 }
@@ -457,7 +482,7 @@ func (r erasureRow) erasure() (audit.EntryErasure, error) {
 }
 
 // PutErasure inserts or replaces a request to erase entries.
-func (Store) PutErasure(ctx context.Context, tx *store.Tx, e audit.EntryErasure) error {
+func (ErasureStore) PutErasure(ctx context.Context, tx *store.Tx, e audit.EntryErasure) error {
 	indexes, err := json.Marshal(e.Indexes)
 	if err != nil {
 		return err
@@ -471,7 +496,7 @@ func (Store) PutErasure(ctx context.Context, tx *store.Tx, e audit.EntryErasure)
 }
 
 // Erasure gives a request to erase entries.
-func (Store) Erasure(ctx context.Context, tx *store.Tx, id string) (audit.EntryErasure, error) {
+func (ErasureStore) Erasure(ctx context.Context, tx *store.Tx, id string) (audit.EntryErasure, error) {
 	var r erasureRow
 	err := tx.NewSelect().Model(&r).Where("id = ?", id).Scan(ctx)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -484,7 +509,7 @@ func (Store) Erasure(ctx context.Context, tx *store.Tx, id string) (audit.EntryE
 }
 
 // Erasures gives requests to erase entries, the newest first.
-func (Store) Erasures(ctx context.Context, tx *store.Tx, before string, limit int) ([]audit.EntryErasure, error) {
+func (ErasureStore) Erasures(ctx context.Context, tx *store.Tx, before string, limit int) ([]audit.EntryErasure, error) {
 	var rows []erasureRow
 	q := tx.NewSelect().Model(&rows).Order("id DESC").Limit(limit)
 	if before != "" {
@@ -504,7 +529,7 @@ func (Store) Erasures(ctx context.Context, tx *store.Tx, before string, limit in
 }
 
 // Key gives the log's identity.
-func (Store) Key(ctx context.Context, tx *store.Tx) (audit.LogKey, error) {
+func (KeyStore) Key(ctx context.Context, tx *store.Tx) (audit.LogKey, error) {
 	var r keyRow
 	err := tx.NewSelect().Model(&r).Where("id = 1").Scan(ctx)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -514,7 +539,7 @@ func (Store) Key(ctx context.Context, tx *store.Tx) (audit.LogKey, error) {
 }
 
 // SetKey records the log's identity, once.
-func (Store) SetKey(ctx context.Context, tx *store.Tx, k audit.LogKey) error {
+func (KeyStore) SetKey(ctx context.Context, tx *store.Tx, k audit.LogKey) error {
 	_, err := tx.NewInsert().Model(&keyRow{ID: 1, Origin: k.Origin, Verifier: k.Verifier, Sealed: k.Sealed}).Exec(ctx)
 	return err
 }
