@@ -73,7 +73,7 @@ func (d *decision) consider(w *Work) Verdict {
 		}
 		for _, o := range d.options(w, p) {
 			v.Ever = v.Ever || o.nodes <= p.Elastic.Max
-			why := d.judge(w, &o, home, here, unknown)
+			why := d.evaluate(w, &o, home, here, unknown)
 			if why != "" {
 				against = append(against, why)
 				continue
@@ -201,7 +201,7 @@ func (d *decision) toRent(w *Work, p *pool, ready time.Time) int {
 
 // judge is steps 3 and 4: it says why an option is not taken; empty when it is worth
 // it.
-func (d *decision) judge(w *Work, o *option, home *pool, here start, unknown bool) string {
+func (d *decision) evaluate(w *Work, o *option, home *pool, here start, unknown bool) string {
 	e, name := o.pool.Elastic, o.pool.Name
 	if o.nodes > 0 {
 		switch room := e.Max - o.pool.rented(); {

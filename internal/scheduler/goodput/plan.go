@@ -430,17 +430,17 @@ func allocate(bids []bid, pools []pool) {
 			continue
 		}
 		b := &bids[s.bid]
-		to, again := b.options[now.to], []int{s.bid}
+		to, affected := b.options[now.to], []int{s.bid}
 		if b.taken >= 0 {
 			from := b.options[b.taken]
 			pools[from.device].free += from.replicas
 			if from.device != to.device || from.replicas > to.replicas { // there is room again
-				again, rest = append(again, rest...), nil
+				affected, rest = append(affected, rest...), nil
 			}
 		}
 		b.taken = now.to
 		pools[to.device].free -= to.replicas
-		for _, i := range again {
+		for _, i := range affected {
 			add(i)
 		}
 	}

@@ -140,11 +140,11 @@ func Play(ctx context.Context, w World) (Played, error) {
 		k.gone = w.Gone[r.ID]
 		p.begin(k, Span{From: r.Started, Pool: r.Pool, Workers: max(r.Placed, 1), Nodes: r.Nodes}, now, r.Deadline)
 		if k.evicted = slices.Clone(r.Evicted); r.Leaving {
-			p.tell(k, leaves, now)
+			p.scheduleLeave(k, leaves, now)
 		}
 		for i := range k.evicted {
 			k.evicted[i].Since = now
-			p.tell(k, evicts, now)
+			p.scheduleLeave(k, evicts, now)
 		}
 	}
 	for _, s := range slices.Concat(w.Start.Submitted, w.Later) {
@@ -182,14 +182,14 @@ func Play(ctx context.Context, w World) (Played, error) {
 		for _, e := range plan.Preempt {
 			k := p.works[e.Workload]
 			k.gone = k.gone || e.Ends
-			p.tell(k, leaves, now)
+			p.scheduleLeave(k, leaves, now)
 		}
 		for _, rs := range plan.Resize {
 			k := p.works[rs.Workload]
 			for _, n := range rs.Evict {
 				k.evicted = append(k.evicted, scheduler.Eviction{Worker: n, Since: now, For: rs.For})
 			}
-			p.tell(k, evicts, now)
+			p.scheduleLeave(k, evicts, now)
 		}
 		if plan.Wake.After(now) {
 			heap.Push(&p.queue, event{at: plan.Wake, kind: looks})
@@ -267,7 +267,7 @@ func (p *player) begin(k *work, at Span, now, deadline time.Time) {
 }
 
 // tell has a workload save and leave, or some of its workers stop.
-func (p *player) tell(k *work, what kind, now time.Time) {
+func (p *player) scheduleLeave(k *work, what kind, now time.Time) {
 	heap.Push(&p.queue, event{now.Add(p.takes(k)), what, k.ID, k.turn})
 }
 
@@ -321,9 +321,9 @@ func (p *player) stop(k *work, now time.Time, delta *scheduler.Delta) {
 			continue
 		}
 		if i >= 0 {
-			told := k.evicted[i]
-			told.Worker = next.Workers
-			rest = append(rest, told)
+			evicted := k.evicted[i]
+			evicted.Worker = next.Workers
+			rest = append(rest, evicted)
 		}
 		if n < len(last.Nodes) {
 			next.Nodes = append(next.Nodes, last.Nodes[n])
