@@ -40,7 +40,7 @@ type searchResult struct {
 	moves     int
 }
 
-func (w *waiter) attemptKind() searchKind {
+func (w *waiter) kindOfSearch() searchKind {
 	k := w.known
 	out := searchKind{queue: k.queue, shape: k.shape, priority: w.Priority, second: w.second()}
 	copy(out.ceilings[:], k.ceilings)
@@ -76,7 +76,7 @@ func (r *run) isLeaving(now time.Time) bool {
 // For most workloads enough victims are leaving already, or preemption would not help. Both
 // checks come first, once for each kind.
 func (s *State) preempt(w *waiter, plan *Plan) {
-	kind := w.attemptKind()
+	kind := w.kindOfSearch()
 	was, known := s.searches[kind]
 	switch {
 	case was.noVictims:
@@ -411,8 +411,8 @@ func (s *State) freeIfPreempted(of *queue) map[*pool][]vector {
 
 // preemptionMayFit reports that w would fit some pool if all possible victims had left.
 func (s *State) preemptionMayFit(w *waiter, of *queue) bool {
-	hopes := s.freeIfPreempted(of)
-	return slices.ContainsFunc(w.known.pools, func(p *pool) bool { return p.wouldFit(w, hopes[p], s.now) })
+	free := s.freeIfPreempted(of)
+	return slices.ContainsFunc(w.known.pools, func(p *pool) bool { return p.wouldFit(w, free[p], s.now) })
 }
 
 // candidates are the workloads that w may preempt: those with idle accelerators first, then
