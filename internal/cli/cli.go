@@ -248,11 +248,30 @@ func requireKnownSubcommand(c *cobra.Command) {
 			msg := fmt.Sprintf("%q is not a command of %s", args[0], cmd.CommandPath())
 			if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
 				msg += "; did you mean " + strings.Join(s, " or ") + "?"
+			} else if s := elsewhere(cmd, args); s != "" {
+				msg += "; write " + s
 			}
 			return usage("%s", msg)
 		}
 		c.Args = cobra.ArbitraryArgs
 	}
+}
+
+// elsewhere is the command for all kinds of objects that does what somebody looked for
+// below the commands of one kind, as in "falaj env list"; empty if there is none.
+func elsewhere(group *cobra.Command, args []string) string {
+	verb, ok := map[string]string{
+		"list": "get", "ls": "get", "get": "get", "show": "describe", "describe": "describe", "delete": "delete", "rm": "delete", "remove": "delete",
+	}[args[0]]
+	if !ok {
+		return ""
+	}
+	for _, word := range append([]string{group.Name(), group.Name() + "-view"}, group.Aliases...) {
+		if name, _, err := kindOf(word); err == nil {
+			return strings.Join(append([]string{"falaj", verb, name}, args[1:]...), " ")
+		}
+	}
+	return ""
 }
 
 func (a *app) env(name string) string {

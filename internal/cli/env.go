@@ -264,7 +264,7 @@ func (a *app) envPrune() *cobra.Command {
 			if err := c.Do(cmd.Context(), http.MethodPost, "/api/v1/environments/prune", map[string]any{"older": older, "dry": dry}, &pruned); err != nil {
 				return err
 			}
-			return a.printWhole(pruned.Items, []column{{"DIGEST", "digest"}, {"SIZE", "size"}, {"LAST USED", "used_at"}, {"NAMES", "names"}, {"IMAGE", "image"}})
+			return a.printWhole(pruned.Items, []column{{"DIGEST", "digest"}, {"BYTES", "size"}, {"LAST USED", "used_at"}, {"NAMES", "names"}, {"IMAGE", "image"}})
 		},
 	}
 	cmd.Flags().StringVar(&older, "older", "720h", "only environments not requested for this long; at least 1h")

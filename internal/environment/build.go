@@ -56,6 +56,9 @@ func (e Environment) workload() compute.WorkloadID {
 	if e.Retries > 0 {
 		id += fmt.Sprintf("-%d", e.Retries)
 	}
+	if n := len(e.Interpreter.Replaced); n > 0 {
+		id += fmt.Sprintf("-r%d", n)
+	}
 	return compute.WorkloadID(id)
 }
 
@@ -185,7 +188,7 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, _ compute.Poo
 			spec.Command = append(spec.Command, "--emit-index-annotation")
 		}
 		if e.Spec.SitePackages {
-			if err := standIns(root, e.Interpreter.Site); err != nil {
+			if err := standIns(root, e.Interpreter.kept()); err != nil {
 				return spec, fault.Wrap(err, "writing what the interpreter has")
 			}
 			spec.Command = append(spec.Command, "--constraints", filepath.Join(work, "site.txt"), "--find-links", filepath.Join(work, "site"))
@@ -346,6 +349,8 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 	switch {
 	case reason != "" && passing(w.Status, log) && e.Retries < len(s.cfg.Pauses):
 		return s.again(ctx, e, reason, hint)
+	case reason != "" && step == stepLock && e.replace(log):
+		return s.advance(ctx, e, "")
 	case reason != "":
 		return s.fail(ctx, e, reason, hint)
 	case step == stepLock:
@@ -399,7 +404,7 @@ func (s *Service) locked(ctx context.Context, e Environment) error {
 	}
 	wanted := hashesOf(lines)
 	if e.Spec.SitePackages {
-		lock = onTop(lock, e.Interpreter.Site)
+		lock = onTop(lock, e.Interpreter.kept())
 		for _, name := range slices.Sorted(maps.Keys(wanted)) {
 			if _, has := e.Interpreter.Site[name]; has {
 				return s.fail(ctx, e, name+" comes with the interpreter, whose files have no hashes to compare",
@@ -415,7 +420,7 @@ func (s *Service) locked(ctx context.Context, e Environment) error {
 		return s.fail(ctx, e, err.Error(), "")
 	}
 	if e.Spec.SitePackages {
-		e.SBOM = append(e.SBOM, siteSBOM(e.Interpreter.Site)...)
+		e.SBOM = append(e.SBOM, siteSBOM(e.Interpreter.kept())...)
 	}
 	e.Packages = len(e.SBOM)
 	e.Digest = contentDigest(e)
@@ -547,7 +552,7 @@ func (s *Service) ready(ctx context.Context, e Environment) error {
 		return fault.Wrap(err, "measuring environment %s", e.Name)
 	}
 	e.State, e.ReadyAt = Ready, s.now().UTC()
-	e.Hint = strings.TrimSpace(e.Hint + " " + s.idleCUDA(ctx, e))
+	e.Hint = strings.TrimSpace(strings.Join([]string{e.Hint, s.idleCUDA(ctx, e), replacements(e)}, " "))
 	return s.advance(ctx, e, EnvironmentReady)
 }
 

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,6 +32,17 @@ type Interpreter struct {
 	// Site is the packages that come with it, where an environment stands on
 	// them: version by name.
 	Site map[string]string `json:"site,omitempty"`
+	// Replaced is the packages of Site of which the environment has another version.
+	Replaced []string `json:"replaced,omitempty"`
+}
+
+// kept is the packages of Site that the environment uses.
+func (in Interpreter) kept() map[string]string {
+	kept := maps.Clone(in.Site)
+	for _, name := range in.Replaced {
+		delete(kept, name)
+	}
+	return kept
 }
 
 // system reports a path that every sandbox shows anyhow.

@@ -341,9 +341,7 @@ func explain(log string) (reason, hint string) {
 	reason = strings.TrimPrefix(reason, "No solution found when resolving dependencies: ")
 	onSite := strings.Contains(reason, siteMark)
 	reason = strings.ReplaceAll(reason, siteMark, " of the interpreter")
-	if len(reason) > 2000 {
-		reason = reason[:2000] + "…"
-	}
+	reason = conclusion(reason)
 	if reason == "" {
 		reason = "uv said nothing"
 	}
@@ -352,7 +350,7 @@ func explain(log string) (reason, hint string) {
 	}
 	switch {
 	case onSite:
-		hint = "With site_packages the interpreter's own packages stay as they are: loosen the requirement, or leave site_packages out."
+		hint = "With site_packages, the packages that the requirements name stay at the interpreter's version: loosen the other requirements, or leave site_packages out."
 	case has("not found in the package registry"):
 		hint = "Check the spelling of the package's name, and that the configured index has it."
 	case unreachable(log):
@@ -367,6 +365,22 @@ func explain(log string) (reason, hint string) {
 		hint = "See `falaj env logs NAME` for everything that uv said."
 	}
 	return reason, hint
+}
+
+// maxReason bounds the reason why an environment cannot be built, in bytes.
+const maxReason = 1000
+
+// conclusion shortens a reason to its last sentences: a derivation of uv ends with what
+// conflicts.
+func conclusion(reason string) string {
+	if len(reason) <= maxReason {
+		return reason
+	}
+	end := reason[len(reason)-maxReason:]
+	if _, last, ok := strings.Cut(end, ". And because "); ok {
+		return "… because " + last
+	}
+	return fault.Clip(reason, maxReason)
 }
 
 // unreachable reports that by a log of uv no index answered.

@@ -191,6 +191,13 @@ func TestExplain(t *testing.T) {
 			t.Errorf("%s: %q, %q; want %q, …%s…", name, reason, hint, c.reason, c.hint)
 		}
 	}
+	long := "error: No solution found when resolving dependencies\n  cause: Because a==1 depends on b>=2" +
+		strings.Repeat(" and c==3 depends on b>=4, we can conclude that a depends on b>=2.\n And because d==1 depends on b>=2", 40) +
+		", we can conclude that a and d depend on b>=2.\n And because a depends on b==1+falaj.site and you require a, we can conclude that your requirements are unsatisfiable.\n"
+	if reason, _ := explain(long); len(reason) > maxReason || !strings.HasPrefix(reason, "… because d==1") ||
+		!strings.HasSuffix(reason, "because a depends on b==1 of the interpreter and you require a, we can conclude that your requirements are unsatisfiable.") {
+		t.Errorf("a long derivation ends as %q", reason)
+	}
 	if reason, _ := explain("error: " + strings.Repeat("x", 1<<20)); len(reason) > 2100 {
 		t.Errorf("a reason of %d bytes", len(reason))
 	}

@@ -812,9 +812,15 @@ func wheels(t *testing.T) map[string][]byte {
 
 func wheel(t *testing.T, name, more string, files [][2]string) []byte {
 	t.Helper()
-	info := name + "-1.0.dist-info/"
+	return wheelOf(t, name, "1.0", "", more, files)
+}
+
+// wheelOf is a wheel of a version; metadata are more lines of its METADATA, and more of its RECORD.
+func wheelOf(t *testing.T, name, version, metadata, more string, files [][2]string) []byte {
+	t.Helper()
+	info := name + "-" + version + ".dist-info/"
 	files = append(files,
-		[2]string{info + "METADATA", "Metadata-Version: 2.1\nName: " + name + "\nVersion: 1.0\n"},
+		[2]string{info + "METADATA", "Metadata-Version: 2.1\nName: " + name + "\nVersion: " + version + "\n" + metadata},
 		[2]string{info + "WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"},
 	)
 	var record strings.Builder
@@ -855,8 +861,8 @@ func TestWithUV(t *testing.T) {
 	all := wheels(t)
 	sum := sha256.Sum256(all["falaj-probe"])
 	mux := http.NewServeMux()
-	for name, pkg := range all {
-		file, sum := strings.ReplaceAll(name, "-", "_")+"-1.0-py3-none-any.whl", sha256.Sum256(pkg)
+	offer := func(name, version string, pkg []byte) {
+		file, sum := strings.ReplaceAll(name, "-", "_")+"-"+version+"-py3-none-any.whl", sha256.Sum256(pkg)
 		mux.HandleFunc("GET /simple/"+name+"/", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/html")
 			fmt.Fprintf(w, `<a href="/files/%s#sha256=%s">%s</a>`, file, hex.EncodeToString(sum[:]), file)
@@ -864,6 +870,9 @@ func TestWithUV(t *testing.T) {
 		mux.HandleFunc("GET /files/"+file, func(w http.ResponseWriter, r *http.Request) {
 			http.ServeContent(w, r, "x.whl", time.Time{}, bytes.NewReader(pkg))
 		})
+	}
+	for name, pkg := range all {
+		offer(name, "1.0", pkg)
 	}
 	index := httptest.NewServer(mux)
 	t.Cleanup(index.Close)
@@ -928,7 +937,7 @@ func TestWithUV(t *testing.T) {
 	}
 	testJobCannotWrite(t, driver, use)
 
-	testSite(t, w)
+	testSite(t, w, offer)
 
 	e = w.built(t, "missing", environment.Spec{Requirements: []string{"falaj-nothing"}})
 	if e.State != environment.Failed || !strings.Contains(e.Reason, "falaj-nothing was not found") || !strings.Contains(e.Hint, "spelling") {
@@ -941,7 +950,7 @@ func TestWithUV(t *testing.T) {
 }
 
 // testSite builds environments that stand on what an interpreter brings.
-func testSite(t *testing.T, w *world) {
+func testSite(t *testing.T, w *world, offer func(name, version string, pkg []byte)) {
 	t.Helper()
 	bare := w.built(t, "site", environment.Spec{SitePackages: true})
 	if bare.State != environment.Ready {
@@ -1000,8 +1009,26 @@ func testSite(t *testing.T, w *world) {
 		t.Fatalf("%+v", has)
 	}
 	e := w.built(t, "fixed", environment.Spec{SitePackages: true, Requirements: []string{name + ">=9999"}})
-	if e.State != environment.Failed || strings.Contains(e.Reason, "falaj.site") || !strings.Contains(e.Hint, "interpreter's own packages") {
+	if e.State != environment.Failed || strings.Contains(e.Reason, "falaj.site") || !strings.Contains(e.Hint, "interpreter's version") {
 		t.Fatalf("%+v", e)
+	}
+
+	// A package that the requirements do not name is replaced where another needs a newer one.
+	offer(name, "9999.0", wheelOf(t, strings.ReplaceAll(name, "-", "_"), "9999.0", "", "", nil))
+	offer("falaj-needs", "1.0", wheelOf(t, "falaj_needs", "1.0", "Requires-Dist: "+name+">=9999\n", "", nil))
+	e = w.built(t, "replaced", environment.Spec{SitePackages: true, Requirements: []string{"falaj-needs"}})
+	if want := name + " 9999.0 instead of " + file.Packages[name]; e.State != environment.Ready || !strings.Contains(e.Hint, want) || e.Packages != bare.Packages+1 {
+		t.Fatalf("%q is missing in %+v", want, e)
+	}
+	if use, err = w.Use(t.Context(), nyc, "replaced"); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), use.Python, "-c", fmt.Sprintf("import importlib.metadata as m; print(m.version(%q))", name)).CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != "9999.0" {
+		t.Errorf("the environment has %s %s, %v", name, out, err)
+	}
+	e = w.built(t, "named", environment.Spec{SitePackages: true, Requirements: []string{"falaj-needs", name}})
+	if e.State != environment.Failed || !strings.Contains(e.Reason, name) {
+		t.Errorf("a named package was replaced: %+v", e)
 	}
 	if _, _, err := w.Apply(t.Context(), nyc, "path", environment.Spec{Python: "/bin/true"}); !fault.Is(err, fault.Invalid) || !strings.Contains(fault.HintOf(err), "environments.interpreters") {
 		t.Errorf("a path that is no known Python: %v", err)

@@ -226,6 +226,42 @@ func emptyWheel(stem, name, version string) ([]byte, error) {
 	return b.Bytes(), err
 }
 
+// inConflictRE finds the packages of an interpreter in uv's derivation of a conflict.
+var inConflictRE = regexp.MustCompile(`([a-z0-9][a-z0-9._-]*)(?:\[[^\]]*\])?(?:\{[^}]*\})?==[^\s,]+` + regexp.QuoteMeta(siteMark))
+
+// replace lets the environment have its own version of the packages of the interpreter
+// that were in conflict when the requirements were locked, but of those that the
+// requirements name. It reports whether there were any.
+func (e *Environment) replace(log string) bool {
+	named, err := e.Spec.required()
+	if !e.Spec.SitePackages || err != nil {
+		return false
+	}
+	before := len(e.Interpreter.Replaced)
+	for _, m := range inConflictRE.FindAllStringSubmatch(log, -1) {
+		name := canonical(m[1])
+		if _, has := e.Interpreter.Site[name]; has && !slices.Contains(named, name) && !slices.Contains(e.Interpreter.Replaced, name) {
+			e.Interpreter.Replaced = append(e.Interpreter.Replaced, name)
+		}
+	}
+	return len(e.Interpreter.Replaced) > before
+}
+
+// replacements says which packages of an interpreter have another version in the
+// environment; empty if none.
+func replacements(e Environment) string {
+	var words []string
+	for _, p := range e.SBOM {
+		if was, has := e.Interpreter.Site[canonical(p.Name)]; has && p.From == "" {
+			words = append(words, fmt.Sprintf("%s %s instead of %s", p.Name, p.Version, was))
+		}
+	}
+	if len(words) == 0 {
+		return ""
+	}
+	return "The requirements conflict with packages of the interpreter, which are replaced in this environment: " + strings.Join(words, ", ") + "."
+}
+
 // onTop drops from a lock what the interpreter brings.
 func onTop(lock string, packages map[string]string) string {
 	return onlyPackages(lock, func(name, locked string) bool {

@@ -165,7 +165,7 @@ func (Store) Update(ctx context.Context, tx *store.Tx, e environment.Environment
 		return err
 	}
 	r.Revision++
-	res, err := tx.NewUpdate().Model(&r).Column("digest", "state", "step", "lock_text", "body", "revision").
+	res, err := tx.NewUpdate().Model(&r).Column("digest", "state", "step", "lock_text", "interpreter", "body", "revision").
 		Where("id = ? AND revision = ?", r.ID, e.Revision).Exec(ctx)
 	if err != nil {
 		return err

@@ -56,6 +56,7 @@ func TestPlanted(t *testing.T) {
 		"chained":         {log: "chained", in: Input{Status: exited(1)}, class: UserError, words: "RuntimeError: no weights", lines: []int{13, 14, 15}},
 		"nan is noted":    {log: "chained", in: Input{Status: exited(1)}, class: UserError, words: "not a number at line 2", lines: []int{13, 14, 15}},
 		"no module":       {log: "module", in: Input{Status: exited(1)}, class: Environment, words: "No module named 'torchvision_of_mine'", hint: "requirements"},
+		"no main guard":   {log: "mainguard", in: Input{Status: exited(1)}, class: UserError, words: "starts processes when they import it", hint: "__main__"},
 		"no script":       {log: "script", in: Input{Status: exited(2)}, class: UserError, words: "nope.py does not exist", hint: "source", lines: []int{1}},
 		"no file":         {log: "file", in: Input{Status: exited(1)}, class: UserError, words: "/data/train.parquet", hint: "FALAJ_DATA_NAME"},
 		"permission":      {log: "permission", in: Input{Status: exited(1)}, class: UserError, words: "/etc/results.txt", hint: "FALAJ_OUTPUT_DIR"},

@@ -134,6 +134,7 @@ var (
 	// What launchers raise when a process that they started has failed, which said why
 	// itself: torchrun, and accelerate, whose words other programs use as well.
 	childRE   = regexp.MustCompile(`^(?:[\w.]+\.)?ChildFailedError\b`)
+	loaderRE  = regexp.MustCompile(`^RuntimeError: DataLoader worker \(pid`)
 	commandRE = regexp.MustCompile(`^(?:subprocess\.)?CalledProcessError: `)
 )
 

@@ -79,6 +79,12 @@ var signs = []sign{
 		hint:  "Scripts are read from the working directory, which contains the job's source: submit with the file in it.",
 	},
 	{
+		name: "main guard", class: UserError,
+		re:    regexp.MustCompile(`(An attempt has been made to start a new process before the)`),
+		words: "the script starts processes when they import it (Python: %s …)",
+		hint:  `Run the script's code below if __name__ == "__main__": because the workers of a data loader import the script.`,
+	},
+	{
 		name:  "file",
 		re:    regexp.MustCompile(`FileNotFoundError: \[Errno 2\] No such file or directory: '([^']{0,200})'`),
 		words: "a file is missing: %s",
@@ -157,7 +163,7 @@ func (l Log) sign(worker int) (sign, Line, bool) {
 	// What was said earlier the program survived, unless its exception only says that
 	// another process failed.
 	handled := 0
-	if trace && !childRE.MatchString(last.exception.Text) {
+	if trace && !childRE.MatchString(last.exception.Text) && !loaderRE.MatchString(last.exception.Text) {
 		handled = last.exception.Number
 	}
 	for _, s := range signs {
