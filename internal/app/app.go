@@ -254,7 +254,7 @@ func (a *App) serve(ctx context.Context) error {
 		}
 	}
 	a.ready.Store(false)
-	a.serving.Stopping() // those who are held for a load hear of it while they can be told
+	a.serving.Loader.Stopping() // those who are held for a load hear of it while they can be told
 	// Running requests may finish; long ones (log streams) are cut.
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()

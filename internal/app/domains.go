@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
@@ -133,7 +132,7 @@ type parts struct {
 	sweeps        *sweep.Service
 	tuning        *tuning.Service
 	registry      registry.Services
-	serving       *serving.Service
+	serving       serving.Services
 	gateways      *gateway.Service
 	remotes       *remote.Runtime
 	apart         *model.Runtime   // of processes of models, here and elsewhere
@@ -231,9 +230,12 @@ func (a *App) openCompute(ctx context.Context) error {
 	if _, err := a.compute.Pools.EnsureHome(ctx, "local"); err != nil {
 		return fault.Wrap(err, "home pool")
 	}
-	index := a.packageIndex()
-	if err := environment.CheckIndex(index.Index); err != nil {
-		return fault.Wrap(err, "lib/package-index.json")
+	index, err := config.PackageIndexOf(a.cfg)
+	if err != nil {
+		return err
+	}
+	if index.None() {
+		a.log.Warn(config.NoPackageIndex)
 	}
 	timeout, _ := time.ParseDuration(a.cfg.Environments.Timeout)    // validated
 	indexes, _ := config.PackageIndexes(a.cfg.Environments.Indexes) // validated
@@ -251,27 +253,6 @@ func (a *App) openCompute(ctx context.Context) error {
 	return nil
 }
 
-// packageIndex is where environment builds may connect to: the configuration,
-// or what `make deps` found this machine's pip to use.
-func (a *App) packageIndex() (index struct {
-	Index string   `json:"index"`
-	Hosts []string `json:"hosts"`
-},
-) {
-	if b, err := os.ReadFile(config.BesideOr("lib/package-index.json", "")); err == nil {
-		if err := json.Unmarshal(b, &index); err != nil {
-			a.log.Warn("lib/package-index.json is not JSON; set environments.index and environments.hosts")
-		}
-	}
-	if a.cfg.Environments.Index != "" {
-		index.Index = a.cfg.Environments.Index
-	}
-	if len(a.cfg.Environments.Hosts) > 0 {
-		index.Hosts = a.cfg.Environments.Hosts
-	}
-	return index
-}
-
 func (a *App) openDatasets(ctx context.Context) error {
 	sqlTime, _ := time.ParseDuration(a.cfg.Limits.SQLTime) // validated
 	if err := a.openFiles(); err != nil {
@@ -282,7 +263,7 @@ func (a *App) openDatasets(ctx context.Context) error {
 		Authorizer: a.authorizer, Guard: a.guard, Zones: a.zones, Zone: a.cfg.Zone(), Journal: a.journal, Launcher: a.launcher(), Log: a.log,
 		Citations: citations, Pseudonyms: a.erasure.Pseudonyms(),
 		Answers: func(ctx context.Context, tx *store.Tx, p project.Name, by string) ([]string, error) {
-			return deployments.AnswersWith(ctx, a.serving, tx, p, by)
+			return deployments.AnswersWith(ctx, a.serving.Deployments, tx, p, by)
 		},
 		Readers: func(ctx context.Context, tx *store.Tx, p project.Name, name string) (by []string, err error) {
 			views, err := a.features.Definitions.Readers(ctx, tx, p, name)
@@ -405,7 +386,7 @@ func (a *App) openTracking(context.Context) error {
 	a.registry = registry.New(registry.Config{
 		DB: a.db, Store: registrysql.Store{}, Authz: a.authorizer, Journal: a.journal, Runs: a.tracking, Objects: a.blobs, Sealer: a.keys,
 		Users: func(ctx context.Context, tx *store.Tx, p project.Name, model string, number int) (string, error) {
-			return a.serving.UserOf(ctx, tx, string(p), model, int64(number))
+			return a.serving.Deployments.UserOf(ctx, tx, string(p), model, int64(number))
 		},
 		Authors: func(ctx context.Context, tx *store.Tx, v registry.Version) ([]string, error) {
 			by, err := a.training.Records.Submitter(ctx, tx, training.JobID(v.Job))
@@ -499,12 +480,12 @@ func (a *App) startServing(c serving.Config) error {
 	a.serving = serving.New(c)
 	a.group.Add(lifecycle.Service{Name: "serving", Stop: func(ctx context.Context) error {
 		defer runtimes.apart.Close() // also those that still run: nothing of them is left
-		return a.serving.Close(ctx)
+		return a.serving.Loader.Close(ctx)
 	}})
-	loader := &lifecycle.Loop{Name: "model loader", Every: 30 * time.Second, Run: a.serving.RunOnce, Logger: a.log}
+	loader := &lifecycle.Loop{Name: "model loader", Every: 30 * time.Second, Run: a.serving.Loader.RunOnce, Logger: a.log}
 	a.group.Add(loader.Service())
 	if a.environments != nil {
-		a.environments.Hold(deployments.HeldEnvironments(a.serving, a.registry.Versions, a.environments, runtimes.python.Environments))
+		a.environments.Hold(deployments.HeldEnvironments(a.serving.Loader, a.registry.Versions, a.environments, runtimes.python.Environments))
 		// What waits for an environment is loaded when it is there.
 		a.group.Add(event.Subscribe(a.db, event.Config{
 			Name: "models of environments", Names: []string{environment.EnvironmentReady}, Logger: a.log,
@@ -514,9 +495,9 @@ func (a *App) startServing(c serving.Config) error {
 			},
 		}).Service())
 	}
-	scaler := &lifecycle.Loop{Name: "scaling of deployments", Every: time.Second, Run: a.serving.ScaleOnce, Logger: a.log}
+	scaler := &lifecycle.Loop{Name: "scaling of deployments", Every: time.Second, Run: a.serving.Loader.ScaleOnce, Logger: a.log}
 	a.group.Add(scaler.Service())
-	usage := &lifecycle.Loop{Name: "usage of quotas", Every: 2 * time.Second, Run: a.serving.RecordUsage, Logger: a.log}
+	usage := &lifecycle.Loop{Name: "usage of quotas", Every: 2 * time.Second, Run: a.serving.Quotas.Record, Logger: a.log}
 	a.group.Add(usage.Service())
 	return nil
 }

@@ -52,7 +52,7 @@ func (a *App) openFollower(ctx context.Context) error {
 	alone, _ := resource.ParseDuration(a.cfg.Gateway.Alone) // validated
 	m := mirror.New(mirror.Config{
 		DB: a.db, Store: gatewaysql.Mirror{}, Deployments: servingsql.Store{}, Blobs: a.blobs, Log: a.predictions, Upstream: server,
-		Zone: string(a.cfg.Zone()), Version: a.world.Version, Alone: alone, Project: a.mirrorProject, Serving: a.serving, Logger: a.log,
+		Zone: string(a.cfg.Zone()), Version: a.world.Version, Alone: alone, Project: a.mirrorProject, Loader: a.serving.Loader, States: a.serving.Deployments, Logger: a.log,
 	})
 	a.onClose(m.Close)
 	every, _ := time.ParseDuration(a.cfg.Gateway.Every) // validated
@@ -103,7 +103,7 @@ func (a *App) openGateways(context.Context) error {
 		Erased: a.erasure.ErasedUntil,
 	})
 	a.deletions = deletions.Service{
-		DB: a.db, Authorizer: a.authorizer, Training: a.training.Records, Monitoring: a.monitoring, Serving: a.serving, Gateways: a.gateways,
+		DB: a.db, Authorizer: a.authorizer, Training: a.training.Records, Monitoring: a.monitoring, Serving: a.serving.Deployments, Gateways: a.gateways,
 	}
 	return nil
 }

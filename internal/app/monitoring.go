@@ -53,9 +53,9 @@ func (a *App) openMonitoring(context.Context) error {
 		DB: a.db, Store: monitoringsql.Store{}, Authz: a.authorizer, Journal: a.journal, Sealer: a.keys,
 		Predictions: a.predictions, Labels: a.labels, Alerts: a.alerts,
 		Deployments: a.watched(), Log: a.log,
-		Sources: watch.Baselines{Serving: a.serving, Registry: a.registry.Versions, Datasets: a.datasets, Features: a.features.OfflineReads},
+		Sources: watch.Baselines{Deployments: a.serving.Deployments, Inference: a.serving.Inference, Registry: a.registry.Versions, Datasets: a.datasets, Features: a.features.OfflineReads},
 		Classifiers: watch.Classifiers{
-			Serving: a.serving, Features: a.features.OnlineReads, Datasets: a.datasets, Registry: a.registry.Versions, Environments: a.environments, Submission: a.training.Submission, Jobs: a.training.Jobs,
+			Serving: a.serving.Deployments, Features: a.features.OnlineReads, Datasets: a.datasets, Registry: a.registry.Versions, Environments: a.environments, Submission: a.training.Submission, Jobs: a.training.Jobs,
 			Tracking: a.tracking, Authorizer: a.authorizer,
 		},
 		Keep: config.Kept(a.cfg.Retention.Windows),
@@ -85,7 +85,7 @@ func (a *App) openMonitoring(context.Context) error {
 // openAutomation opens what changes deployments without a person, and takes the results of
 // domain classifiers to the windows that asked for them.
 func (a *App) openAutomation(context.Context) error {
-	acts := automation.Service{DB: a.db, Serving: a.serving, Submission: a.training.Submission, Jobs: a.training.Jobs, Features: a.features.OfflineReads, Monitoring: a.monitoring, Log: a.log}
+	acts := automation.Service{DB: a.db, Deployments: a.serving.Deployments, Rollouts: a.serving.Rollouts, Actions: a.serving.AutoActions, Submission: a.training.Submission, Jobs: a.training.Jobs, Features: a.features.OfflineReads, Monitoring: a.monitoring, Log: a.log}
 	for _, s := range acts.Subscriptions() {
 		a.group.Add(s)
 	}

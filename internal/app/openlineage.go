@@ -20,7 +20,7 @@ const reportLineage = "openlineage"
 // events: reports are in order, and survive a crash of the server.
 func (a *App) openLineage(ctx context.Context) error {
 	walks := &lineage.Service{
-		Authorizer: a.authorizer, Datasets: a.datasets.Definitions, Features: a.features, Training: a.training.Jobs, Registry: a.registry.Versions, Serving: a.serving,
+		Authorizer: a.authorizer, Datasets: a.datasets.Definitions, Features: a.features, Training: a.training.Jobs, Registry: a.registry.Versions, Serving: a.serving.Deployments,
 		Guard: a.guard, Tables: a.cfg.TablesDir(), Log: a.log,
 	}
 	a.lineage = openlineage.New(openlineage.Config{

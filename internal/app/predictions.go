@@ -47,7 +47,7 @@ func (a *App) openLabels(context.Context) error {
 	a.verifications = verification.New(verification.Config{
 		Authorizer: a.authorizer, Predictions: a.predictions, Features: a.features.Verification, Deployments: a.watched(),
 	})
-	judge := label.NewJudge(a.labels, watch.Rollouts{Serving: a.serving})
+	judge := label.NewJudge(a.labels, watch.Rollouts{Serving: a.serving.Rollouts})
 	settler := &lifecycle.Loop{Name: "labels that wait", Every: 5 * time.Second, Logger: a.log, Run: func(ctx context.Context) error {
 		return a.labels.RunOnce(identity.With(ctx, identity.Loop("labels")))
 	}}
@@ -64,7 +64,7 @@ func (a *App) openLabels(context.Context) error {
 
 // watched are the deployments, for monitors, labels and verification.
 func (a *App) watched() watch.Deployments {
-	return watch.Deployments{Serving: a.serving, Features: a.features.OnlineReads}
+	return watch.Deployments{Serving: a.serving.Deployments, Features: a.features.OnlineReads}
 }
 
 // forgetPredictions removes what is kept of a deployment that was deleted, unless

@@ -17,7 +17,6 @@ var wideTypes = map[string]int{
 	"client.Client":                            31,
 	"internal/governance/audit.Store":          30,
 	"internal/governance/audit/auditsql.Store": 30,
-	"internal/serving.Service":                 43,
 	"internal/tracking.Service":                56,
 	"internal/tracking/trackingsql.Store":      66,
 }

@@ -96,6 +96,11 @@ func Check(file string, env []string, flags map[string]any) (report string, usab
 	out = append(out, hardening(dir)...)
 	uv := cfg.UVPath()
 	say(uv != "", "uv, which builds environments", "Run `make deps`, or set environments.uv.")
+	if index, err := config.PackageIndexOf(cfg); err != nil {
+		say(false, err.Error(), fault.HintOf(err))
+	} else if index.None() {
+		out = append(out, finding{"!", "no package index", config.NoPackageIndex})
+	}
 	_, err = exec.LookPath("python3")
 	say(err == nil, "python3 for environments", "Install Python 3.10 or newer.")
 	_, err = os.Stat(cfg.ORTPath())

@@ -170,7 +170,7 @@ func (s *Server) appliers() map[string]applier {
 			return d.Name, d.Spec, err
 		}},
 		"Deployment": {gate: "deployment.apply", apply: decoded(func(ctx context.Context, p, name string, spec serving.Spec, dry bool) (applied, error) {
-			d, changed, err := s.Serving.Apply(ctx, p, name, spec, dry)
+			d, changed, err := s.Serving.Deployments.Apply(ctx, p, name, spec, dry)
 			a := applied{Result: string(project.Unchanged), ID: string(d.ID)}
 			switch {
 			case changed && d.Revision > 1:
@@ -180,7 +180,7 @@ func (s *Server) appliers() map[string]applier {
 			}
 			return a, err
 		}), show: func(ctx context.Context, p, name string) (string, any, error) {
-			d, err := s.Serving.One(ctx, p, name)
+			d, err := s.Serving.Deployments.One(ctx, p, name)
 			return d.Name, d.Spec, err
 		}},
 	}

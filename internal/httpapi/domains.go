@@ -87,7 +87,7 @@ type Domains struct {
 	Checkpoints   *checkpoint.Service
 	Sweeps        *sweep.Service
 	Monitoring    *monitoring.Service
-	Serving       *serving.Service
+	Serving       serving.Services
 	Gateways      *gateway.Service
 	Labels        *label.Service
 	Verifications *verification.Service

@@ -79,14 +79,14 @@ func newInferenceWorld(b *testing.B) *inferenceWorld {
 	must(b, err)
 	b.Cleanup(func() { _ = log.Close() })
 	models := onnx.New(library)
-	deployments := serving.New(serving.Config{
+	services := serving.New(serving.Config{
 		DB: db, Store: servingsql.Store{}, Authz: w.Authority, Models: oneModel(model), Journal: w.Journal, Guard: w.Guard, Runtime: models, Predictions: log, Log: quiet,
 	})
-	b.Cleanup(func() { _ = deployments.Close(context.Background()) })
+	b.Cleanup(func() { _ = services.Loader.Close(context.Background()) })
 	x := &inferenceWorld{server: New(Options{
 		Auth: w.Accounts, Authz: w.Authority, DB: db, Log: quiet, Registry: prometheus.NewRegistry(),
 		Ready: func() error { return nil }, Console: http.NotFoundHandler(),
-	}, Domains{Projects: w.Tenancy, Accounts: w.Accounts, Zones: w.Border, Keys: ring, Serving: deployments})}
+	}, Domains{Projects: w.Tenancy, Accounts: w.Accounts, Zones: w.Border, Keys: ring, Serving: services})}
 	w.Project(b, "bench")
 	_, x.secret, err = w.Tenancy.Enrol(w.AsAdmin(b.Context()), tenancy.Enrolment{
 		Token: account.TokenSpec{For: "service/app", Create: true, Label: "app", Project: "bench"}, In: "bench", Role: project.Engineer,
@@ -94,7 +94,7 @@ func newInferenceWorld(b *testing.B) *inferenceWorld {
 	must(b, err)
 	no := false
 	for name, spec := range map[string]*serving.PredictionSpec{"plain": {Log: &no}, "logged": nil} {
-		_, _, err := deployments.Apply(w.AsAdmin(b.Context()), "bench", name, serving.Spec{Model: "logistic", Version: "1", Prediction: spec}, false)
+		_, _, err := services.Deployments.Apply(w.AsAdmin(b.Context()), "bench", name, serving.Spec{Model: "logistic", Version: "1", Prediction: spec}, false)
 		must(b, err)
 	}
 	x.alone, err = models.Load(b.Context(), model, runtime.Options{})

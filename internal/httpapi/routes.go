@@ -199,7 +199,7 @@ func New(o Options, d Domains) *Server {
 	// Other people's protocols.
 	s.foreign()
 	inference := &oip.API{
-		Serving: d.Serving, Version: o.Version, Project: projectOf, Status: StatusOf,
+		Serving: inferenceServing{d.Serving.Inference, d.Serving.Deployments, d.Serving.Metrics, d.Serving.Loader}, Version: o.Version, Project: projectOf, Status: StatusOf,
 		Ended: s.ended,
 		Gate: func(r *http.Request, action, project string) error {
 			return s.gate(r.Context(), policy.Action(action), project)

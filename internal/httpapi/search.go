@@ -10,7 +10,7 @@ import (
 // finder is the search in all services that the edge has.
 func (s *Server) finder() search.Service {
 	return search.Service{
-		Authorizer: s.authz, Pages: s.pages, Datasets: s.Datasets.Definitions, Features: s.Features, Registry: s.Registry.Models, Serving: s.Serving, Monitoring: s.Monitoring,
+		Authorizer: s.authz, Pages: s.pages, Datasets: s.Datasets.Definitions, Features: s.Features, Registry: s.Registry.Models, Serving: s.Serving.Deployments, Monitoring: s.Monitoring,
 		Ingestion: s.Ingestion, Training: s.Training.Jobs, Environments: s.Environments, Tracking: s.Tracking, Sweeps: s.Sweeps, Lineage: s.Lineage, Names: s.ownerNames,
 	}
 }

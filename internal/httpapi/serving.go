@@ -5,10 +5,21 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/governance/deletion"
 	"github.com/falaj-ml/falaj/internal/governance/project"
+	"github.com/falaj-ml/falaj/internal/httpapi/oip"
 	"github.com/falaj-ml/falaj/internal/serving"
 	"github.com/falaj-ml/falaj/internal/training"
 	"github.com/falaj-ml/falaj/internal/training/score"
 )
+
+// inferenceServing is what the Open Inference Protocol asks of serving.
+type inferenceServing struct {
+	*serving.Inference
+	*serving.Deployments
+	*serving.Metrics
+	*serving.Loader
+}
+
+var _ oip.Serving = inferenceServing{}
 
 // InDeployment is the path of a deployment.
 type InDeployment struct {
@@ -25,7 +36,7 @@ func (s *Server) listDeployments(ctx context.Context, in *struct {
 	if size == 0 {
 		size = 100
 	}
-	all, err := s.Serving.List(ctx, in.Project, in.Token, size+1)
+	all, err := s.Serving.Deployments.List(ctx, in.Project, in.Token, size+1)
 	next := ""
 	if len(all) > size {
 		all = all[:size]
@@ -35,7 +46,7 @@ func (s *Server) listDeployments(ctx context.Context, in *struct {
 }
 
 func (s *Server) oneDeployment(ctx context.Context, in *InDeployment) (*tagged[serving.Deployment], error) {
-	d, err := s.Serving.One(ctx, in.Project, in.Name)
+	d, err := s.Serving.Deployments.One(ctx, in.Project, in.Name)
 	return revised(d, d.Revision, err)
 }
 
@@ -47,7 +58,7 @@ func (s *Server) deleteDeployment(ctx context.Context, in *struct {
 	if err := s.Deletions.Allow(ctx, project.Name(in.Project), "deployment", in.Name, deletion.Request{Yes: in.Yes}); err != nil {
 		return nil, err
 	}
-	return &none{}, s.Serving.Delete(ctx, in.Project, in.Name)
+	return &none{}, s.Serving.Deployments.Delete(ctx, in.Project, in.Name)
 }
 
 func (s *Server) predict(ctx context.Context, in *struct {
@@ -71,11 +82,11 @@ func (s *Server) rolloutRoutes(p string) {
 }
 
 func (s *Server) deploymentStatus(ctx context.Context, in *InDeployment) (*body[serving.Status], error) {
-	return one(s.Serving.Status(ctx, in.Project, in.Name))
+	return one(s.Serving.Deployments.Status(ctx, in.Project, in.Name))
 }
 
 func (s *Server) deploymentUsage(ctx context.Context, in *InDeployment) (*body[serving.QuotaUsage], error) {
-	return one(s.Serving.Usage(ctx, in.Project, in.Name))
+	return one(s.Serving.Quotas.Usage(ctx, in.Project, in.Name))
 }
 
 func (s *Server) canary(ctx context.Context, in *struct {
@@ -88,9 +99,9 @@ func (s *Server) canary(ctx context.Context, in *struct {
 },
 ) (*body[serving.Rollout], error) {
 	if in.Body.Version == "" {
-		return one(s.Serving.SetWeight(ctx, in.Project, in.Name, in.Body.Weight))
+		return one(s.Serving.Rollouts.SetWeight(ctx, in.Project, in.Name, in.Body.Weight))
 	}
-	return one(s.Serving.StartRollout(ctx, in.Project, in.Name, serving.RolloutRequest{Version: in.Body.Version, Weight: in.Body.Weight, Cause: in.Body.Reason}))
+	return one(s.Serving.Rollouts.Start(ctx, in.Project, in.Name, serving.RolloutRequest{Version: in.Body.Version, Weight: in.Body.Weight, Cause: in.Body.Reason}))
 }
 
 func (s *Server) promote(ctx context.Context, in *struct {
@@ -101,7 +112,7 @@ func (s *Server) promote(ctx context.Context, in *struct {
 	}
 },
 ) (*body[serving.Rollout], error) {
-	return one(s.Serving.Promote(ctx, in.Project, in.Name, serving.RolloutEnd{Rollout: serving.RolloutID(in.Body.Rollout), Reason: in.Body.Reason}))
+	return one(s.Serving.Rollouts.Promote(ctx, in.Project, in.Name, serving.RolloutEnd{Rollout: serving.RolloutID(in.Body.Rollout), Reason: in.Body.Reason}))
 }
 
 func (s *Server) rollback(ctx context.Context, in *struct {
@@ -113,7 +124,7 @@ func (s *Server) rollback(ctx context.Context, in *struct {
 	}
 },
 ) (*body[serving.Deployment], error) {
-	return one(s.Serving.Rollback(ctx, in.Project, in.Name, serving.RolloutEnd{Rollout: serving.RolloutID(in.Body.Rollout), To: in.Body.To, Reason: in.Body.Reason}))
+	return one(s.Serving.Rollouts.Rollback(ctx, in.Project, in.Name, serving.RolloutEnd{Rollout: serving.RolloutID(in.Body.Rollout), To: in.Body.To, Reason: in.Body.Reason}))
 }
 
 func (s *Server) shadow(ctx context.Context, in *struct {
@@ -123,7 +134,7 @@ func (s *Server) shadow(ctx context.Context, in *struct {
 	}
 },
 ) (*body[serving.Deployment], error) {
-	return one(s.Serving.Shadow(ctx, in.Project, in.Name, in.Body.Version))
+	return one(s.Serving.Rollouts.Shadow(ctx, in.Project, in.Name, in.Body.Version))
 }
 
 // switching is the body of turning automation on or off.
@@ -137,7 +148,7 @@ func (s *Server) automation(ctx context.Context, in *struct {
 	Body switching
 },
 ) (*body[serving.Switch], error) {
-	return one(s.Serving.SetAutomation(ctx, in.Project, in.Name, in.Body.On, in.Body.Reason))
+	return one(s.Serving.AutoActions.SetAutomation(ctx, in.Project, in.Name, in.Body.On, in.Body.Reason))
 }
 
 func (s *Server) projectAutomation(ctx context.Context, in *struct {
@@ -145,5 +156,5 @@ func (s *Server) projectAutomation(ctx context.Context, in *struct {
 	Body switching
 },
 ) (*body[serving.Switch], error) {
-	return one(s.Serving.SetAutomation(ctx, in.Project, "", in.Body.On, in.Body.Reason))
+	return one(s.Serving.AutoActions.SetAutomation(ctx, in.Project, "", in.Body.On, in.Body.Reason))
 }

@@ -24,15 +24,18 @@ const Patience = 15 * time.Minute
 // kinds.
 type Cooldowns map[AutoActionKind]time.Duration
 
-// ClaimAction decides, in one transaction, whether an automatic act may be done now,
+// AutoActions decides which automatic acts may be done, and records what became of them.
+type AutoActions struct{ *core }
+
+// Claim decides, in one transaction, whether an automatic act may be done now,
 // and records that it is being done: whoever gets true does it and then calls
 // Conclude. false when the act was claimed for the same cause before (the answer
 // is that act, which ends as skipped when it was not concluded and automation is
 // off by now), when automation is off, or when an act is within its cool-down on
 // the clock of records; the latter two are recorded as skipped, with the reason.
 // Errors: fault.NotFound for the deployment, fault.Invalid.
-func (s *Service) ClaimAction(ctx context.Context, a AutoAction, cool Cooldowns) (AutoAction, bool, error) {
-	if err := s.Authz.Allow(ctx, actionRollout, object(a.Project, a.Deployment)); err != nil {
+func (s *AutoActions) Claim(ctx context.Context, a AutoAction, cool Cooldowns) (AutoAction, bool, error) {
+	if err := s.cfg.Authz.Allow(ctx, actionRollout, object(a.Project, a.Deployment)); err != nil {
 		return AutoAction{}, false, err
 	}
 	switch {
@@ -45,13 +48,13 @@ func (s *Service) ClaimAction(ctx context.Context, a AutoAction, cool Cooldowns)
 		return AutoAction{}, false, err
 	}
 	claimed, asked := false, a
-	err := s.DB.Update(ctx, a.Project, func(ctx context.Context, tx *store.Tx) error {
+	err := s.cfg.DB.Update(ctx, a.Project, func(ctx context.Context, tx *store.Tx) error {
 		claimed, a = false, asked // it may be tried again
-		d, err := s.Store.One(ctx, tx, a.Project, a.Deployment)
+		d, err := s.deploymentStore.One(ctx, tx, a.Project, a.Deployment)
 		if err != nil {
 			return err
 		}
-		before, err := s.Store.ActionFor(ctx, tx, a.Project, a.Deployment, a.Kind, a.Cause)
+		before, err := s.actionStore.ActionFor(ctx, tx, a.Project, a.Deployment, a.Kind, a.Cause)
 		if err == nil {
 			a = before
 			return s.skipIfSwitchedOff(ctx, tx, d, &a)
@@ -73,15 +76,15 @@ func (s *Service) ClaimAction(ctx context.Context, a AutoAction, cool Cooldowns)
 			a.Outcome, a.Reason = AutoActionSkipped, clip(why+"; requested because: "+a.Reason, maxReason)
 		}
 		claimed = why == ""
-		if err := s.Store.InsertAction(ctx, tx, a); err != nil {
+		if err := s.actionStore.InsertAction(ctx, tx, a); err != nil {
 			return err
 		}
 		return s.recordAction(ctx, tx, a)
 	})
 	if fault.Is(err, fault.Conflict) { // another process was faster
 		claimed = false
-		err = s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-			a, err = s.Store.ActionFor(ctx, tx, a.Project, a.Deployment, a.Kind, a.Cause)
+		err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+			a, err = s.actionStore.ActionFor(ctx, tx, a.Project, a.Deployment, a.Kind, a.Cause)
 			return err
 		})
 	}
@@ -93,7 +96,7 @@ func (s *Service) ClaimAction(ctx context.Context, a AutoAction, cool Cooldowns)
 
 // skipIfSwitchedOff ends an act that was claimed and not concluded, and would be done now,
 // when automation was turned off since.
-func (s *Service) skipIfSwitchedOff(ctx context.Context, tx *store.Tx, d Deployment, a *AutoAction) error {
+func (s *AutoActions) skipIfSwitchedOff(ctx context.Context, tx *store.Tx, d Deployment, a *AutoAction) error {
 	if a.Outcome != AutoActionClaimed {
 		return nil
 	}
@@ -102,14 +105,14 @@ func (s *Service) skipIfSwitchedOff(ctx context.Context, tx *store.Tx, d Deploym
 		return err
 	}
 	a.Outcome, a.Reason = AutoActionSkipped, clip(auto.Reason+"; started before: "+a.Why(), maxReason)
-	if err := s.Store.UpdateAction(ctx, tx, *a); err != nil {
+	if err := s.actionStore.UpdateAction(ctx, tx, *a); err != nil {
 		return err
 	}
 	return s.recordAction(ctx, tx, *a)
 }
 
 // whyNotNow says why an act is not to be done; empty when it is.
-func (s *Service) whyNotNow(ctx context.Context, tx *store.Tx, d Deployment, a AutoAction, cool Cooldowns) (string, error) {
+func (s *AutoActions) whyNotNow(ctx context.Context, tx *store.Tx, d Deployment, a AutoAction, cool Cooldowns) (string, error) {
 	auto, err := s.automation(ctx, tx, d)
 	if err != nil || !auto.On {
 		return auto.Reason, err
@@ -119,7 +122,7 @@ func (s *Service) whyNotNow(ctx context.Context, tx *store.Tx, d Deployment, a A
 		if c <= 0 {
 			continue
 		}
-		last, err := s.Store.ActionWithin(ctx, tx, a.Project, a.Deployment, kind, a.At.Add(-c), a.At.Add(c))
+		last, err := s.actionStore.ActionWithin(ctx, tx, a.Project, a.Deployment, kind, a.At.Add(-c), a.At.Add(c))
 		if fault.Is(err, fault.NotFound) {
 			continue
 		}
@@ -137,7 +140,7 @@ func days(d time.Duration) string {
 }
 
 // recordAction audits and tells what became of an act.
-func (s *Service) recordAction(ctx context.Context, tx *store.Tx, a AutoAction) error {
+func (s *AutoActions) recordAction(ctx context.Context, tx *store.Tx, a AutoAction) error {
 	if err := s.audited(ctx, tx, a.Project, a.Deployment, a.Reason, map[string]any{
 		"act": "automatic " + string(a.Kind), "id": a.ID, "outcome": a.Outcome, "cause": a.Cause, "at": a.At, "evidence": a.Evidence, "result": a.Result,
 	}); err != nil {
@@ -146,27 +149,27 @@ func (s *Service) recordAction(ctx context.Context, tx *store.Tx, a AutoAction) 
 	return event.Publish(ctx, tx, a.Project, EventAutoAction, a)
 }
 
-// ConcludeAction records what became of a claimed act. Concluding it again in the same
+// Conclude records what became of a claimed act. Concluding it again in the same
 // way changes nothing. Errors: fault.NotFound; fault.Conflict when it was
 // concluded otherwise.
-func (s *Service) ConcludeAction(ctx context.Context, act AutoActionID, outcome AutoActionOutcome, reason, result string) error {
+func (s *AutoActions) Conclude(ctx context.Context, act AutoActionID, outcome AutoActionOutcome, reason, result string) error {
 	switch outcome {
 	case AutoActionDone, AutoActionFailed, AutoActionSkipped:
 	default:
 		return fault.New(fault.Invalid, "an action cannot end as %q", outcome)
 	}
 	var a AutoAction
-	if err := s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		a, err = s.Store.Action(ctx, tx, act)
+	if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		a, err = s.actionStore.Action(ctx, tx, act)
 		return err
 	}); err != nil {
 		return err
 	}
-	if err := s.Authz.Allow(ctx, actionRollout, object(a.Project, a.Deployment)); err != nil {
+	if err := s.cfg.Authz.Allow(ctx, actionRollout, object(a.Project, a.Deployment)); err != nil {
 		return err
 	}
-	return s.DB.Update(ctx, a.Project, func(ctx context.Context, tx *store.Tx) error {
-		a, err := s.Store.Action(ctx, tx, act)
+	return s.cfg.DB.Update(ctx, a.Project, func(ctx context.Context, tx *store.Tx) error {
+		a, err := s.actionStore.Action(ctx, tx, act)
 		switch {
 		case err != nil:
 			return err
@@ -179,7 +182,7 @@ func (s *Service) ConcludeAction(ctx context.Context, act AutoActionID, outcome 
 		if reason != "" {
 			a.Reason = clip(reason, maxReason)
 		}
-		if err := s.Store.UpdateAction(ctx, tx, a); err != nil {
+		if err := s.actionStore.UpdateAction(ctx, tx, a); err != nil {
 			return err
 		}
 		return s.recordAction(ctx, tx, a)
@@ -198,9 +201,9 @@ func (a AutoAction) Why() string {
 // NoteHindrance notes with a claimed act why it is not done yet, so that the status says it
 // while it is tried again. That it could not be noted is logged, no more: the act is
 // tried again all the same.
-func (s *Service) NoteHindrance(ctx context.Context, act AutoAction, cause error) {
-	err := s.DB.Update(ctx, act.Project, func(ctx context.Context, tx *store.Tx) error {
-		a, err := s.Store.Action(ctx, tx, act.ID)
+func (s *AutoActions) NoteHindrance(ctx context.Context, act AutoAction, cause error) {
+	err := s.cfg.DB.Update(ctx, act.Project, func(ctx context.Context, tx *store.Tx) error {
+		a, err := s.actionStore.Action(ctx, tx, act.ID)
 		if err != nil || a.Outcome != AutoActionClaimed {
 			return err
 		}
@@ -209,50 +212,50 @@ func (s *Service) NoteHindrance(ctx context.Context, act AutoAction, cause error
 			return nil
 		}
 		a.Reason = reason
-		return s.Store.UpdateAction(ctx, tx, a)
+		return s.actionStore.UpdateAction(ctx, tx, a)
 	})
 	if err != nil {
-		s.Log.ErrorContext(ctx, "recording why an action is pending failed", slog.String("act", string(act.ID)), slog.String("error", err.Error()))
+		s.log.ErrorContext(ctx, "recording why an action is pending failed", slog.String("act", string(act.ID)), slog.String("error", err.Error()))
 	}
 }
 
-// ClaimedActions lists the acts of all projects that were claimed and not concluded,
+// Claimed lists the acts of all projects that were claimed and not concluded,
 // oldest first: what a crash interrupted.
-func (s *Service) ClaimedActions(ctx context.Context) (all []AutoAction, err error) {
-	if err := s.Authz.Allow(ctx, actionRead, object("", "")); err != nil {
+func (s *AutoActions) Claimed(ctx context.Context) (all []AutoAction, err error) {
+	if err := s.cfg.Authz.Allow(ctx, actionRead, object("", "")); err != nil {
 		return nil, err
 	}
-	err = s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		all, err = s.Store.ClaimedActions(ctx, tx)
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		all, err = s.actionStore.ClaimedActions(ctx, tx)
 		return err
 	})
 	return all, err
 }
 
-// ActionWithResult is the act of a kind whose result is a thing, such as the job that a
+// WithResult is the act of a kind whose result is a thing, such as the job that a
 // retraining began. Error: fault.NotFound.
-func (s *Service) ActionWithResult(ctx context.Context, project string, kind AutoActionKind, result string) (a AutoAction, err error) {
-	err = s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		a, err = s.Store.ActionWithResult(ctx, tx, project, kind, result)
+func (s *AutoActions) WithResult(ctx context.Context, project string, kind AutoActionKind, result string) (a AutoAction, err error) {
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		a, err = s.actionStore.ActionWithResult(ctx, tx, project, kind, result)
 		return err
 	})
 	if err != nil {
 		return AutoAction{}, err
 	}
-	return a, s.Authz.Allow(ctx, actionRead, object(project, a.Deployment))
+	return a, s.cfg.Authz.Allow(ctx, actionRead, object(project, a.Deployment))
 }
 
 // SetAutomation turns automatic acts of a deployment on or off, or with an empty
 // name those of the whole project. Error: fault.Conflict for turning on what the
 // manifest turns off.
-func (s *Service) SetAutomation(ctx context.Context, project, name string, on bool, reason string) (Switch, error) {
-	if err := s.Authz.Allow(ctx, actionRollout, object(project, name)); err != nil {
+func (s *AutoActions) SetAutomation(ctx context.Context, project, name string, on bool, reason string) (Switch, error) {
+	if err := s.cfg.Authz.Allow(ctx, actionRollout, object(project, name)); err != nil {
 		return Switch{}, err
 	}
 	sw := Switch{Project: project, Deployment: name, On: on, Reason: clip(reason, maxReason), By: identity.From(ctx).String(), At: time.Now().UTC()}
-	err := s.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error {
+	err := s.cfg.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error {
 		if name != "" {
-			d, err := s.Store.One(ctx, tx, project, name)
+			d, err := s.deploymentStore.One(ctx, tx, project, name)
 			if err != nil {
 				return err
 			}
@@ -260,7 +263,7 @@ func (s *Service) SetAutomation(ctx context.Context, project, name string, on bo
 				return fault.New(fault.Conflict, "the manifest of %s sets automation: false", name).WithHint("Change the manifest.")
 			}
 		}
-		if err := s.Store.PutSwitch(ctx, tx, sw); err != nil {
+		if err := s.actionStore.PutSwitch(ctx, tx, sw); err != nil {
 			return err
 		}
 		object := name
@@ -276,12 +279,12 @@ func (s *Service) SetAutomation(ctx context.Context, project, name string, on bo
 }
 
 // automation is whether automatic acts happen to a deployment, and why not.
-func (s *Service) automation(ctx context.Context, tx *store.Tx, d Deployment) (Automation, error) {
+func (s *core) automation(ctx context.Context, tx *store.Tx, d Deployment) (Automation, error) {
 	if !d.Spec.automatic() {
 		return Automation{Reason: "the manifest sets automation: false"}, nil
 	}
 	for _, name := range []string{"", d.Name} {
-		sw, err := s.Store.Switch(ctx, tx, d.Project, name)
+		sw, err := s.actionStore.Switch(ctx, tx, d.Project, name)
 		if fault.Is(err, fault.NotFound) {
 			continue
 		}

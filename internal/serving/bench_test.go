@@ -55,12 +55,12 @@ func BenchmarkInfer(b *testing.B) {
 				spec.Features = &serving.FeaturesSpec{Service: "weather", Input: "X", Columns: []string{"distance", "weather:temp"}}
 				in = keyed([]float64{1}, "JFK").Inputs
 			}
-			p.Service = serving.New(cfg)
+			p.services = newServices(cfg)
 			if _, _, err := p.Apply(b.Context(), "nyc", "d", spec, false); err != nil {
 				b.Fatal(err)
 			}
 			if c.canary {
-				if _, err := p.StartRollout(b.Context(), "nyc", "d", serving.RolloutRequest{Version: "2", Weight: 20}); err != nil {
+				if _, err := p.Rollouts.Start(b.Context(), "nyc", "d", serving.RolloutRequest{Version: "2", Weight: 20}); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -26,7 +26,7 @@ var (
 // coldStart holds a deployment's requests while its models load. Guarded by scaler.mu,
 // except done.
 type coldStart struct {
-	done     chan struct{} // closed when they should look again
+	done     chan struct{} // closed when the requests should pick again
 	err      error         // why nothing was loaded, as far as that is not in the state; set before
 	requests int
 	rows     int
@@ -43,54 +43,9 @@ const (
 // coldStartRetry is the Retry-After of requests rejected because the cold-start queue is full.
 const coldStartRetry = time.Second
 
-// awaitColdStart holds an inference until its version is loaded, and lets it enter. The
-// request is already validated and counted against its limits. It is authorised again
-// after the wait, because grants may have changed. Errors: missing, unless it is
-// errScaledToZero; those of Infer.
-func (s *Service) awaitColdStart(ctx context.Context, r *Request, received time.Time, missing error) (*table, *target, bool, error) {
-	t := (*s.tables.Load())[key{r.Project, r.Name}]
-	switch {
-	case t == nil || !t.deployment.Spec.scalesToZero():
-		return nil, nil, false, missing
-	case !errors.Is(missing, errScaledToZero):
-		return nil, nil, false, s.explained(ctx, r, missing)
-	}
-	w := t.wantedVersion(r.Version)
-	if err := s.Authz.Allow(ctx, actionInfer, t.object(w)); err != nil {
-		return nil, nil, false, err
-	}
-	if err := r.validate(received); err != nil {
-		return nil, nil, false, err
-	}
-	rows := mostRows(r.Inputs)
-	if x := t.scaledToZeroTarget(r.Version); x != nil { // what its rows are is known
-		rows = x.queue.Rows(r.Inputs)
-	}
-	err := s.limits.take(ctx, &t.deployment, rows, received)
-	if err == nil {
-		var x *target
-		var random bool
-		if t, x, random, err = s.pickLoaded(ctx, r, rows, batching.Bytes(r.Inputs)); err == nil {
-			asked := object(r.Project, r.Name)
-			asked.Classification, asked.Residency = x.model.Classification, x.model.Residency
-			if err := s.Authz.Allow(ctx, actionInfer, asked); err != nil {
-				x.leave()
-				return nil, nil, false, err
-			}
-			if r.Timeout > 0 { // the wait was for the model
-				r.Timeout = max(time.Microsecond, r.Timeout-time.Since(received))
-			}
-			return t, x, random, nil
-		}
-		err = s.explained(ctx, r, err)
-	}
-	s.tallyOf(key{r.Project, r.Name}, w.version).refused(err)
-	return nil, nil, false, err
-}
-
 // pickLoaded is pick that waits while a version that is scaled to zero loads: as long as
 // the request may wait for its model, and as a model may take to load.
-func (s *Service) pickLoaded(ctx context.Context, r *Request, rows int, bytes int64) (*table, *target, bool, error) {
+func (s *core) pickLoaded(ctx context.Context, r *Request, rows int, bytes int64) (*table, *target, bool, error) {
 	k := key{r.Project, r.Name}
 	var late <-chan time.Time
 	for failed := error(nil); ; {
@@ -132,13 +87,13 @@ func (s *Service) pickLoaded(ctx context.Context, r *Request, rows int, bytes in
 
 // joinColdStart adds a request to the cold start of its deployment, and begins one if there
 // is none. limit is how long the request may wait.
-func (s *Service) joinColdStart(k key, r *Request, rows int, bytes int64) (_ *coldStart, limit time.Duration, _ error) {
-	t := (*s.tables.Load())[k]
+func (s *core) joinColdStart(k key, r *Request, rows int, bytes int64) (_ *coldStart, limit time.Duration, _ error) {
+	t := s.table(k)
 	if t == nil {
 		return nil, 0, unknown(r.Name, r.Version)
 	}
 	o := t.deployment.Spec.Batching.options(0)
-	limit = s.LoadTime
+	limit = s.cfg.LoadTime
 	if own := cmp.Or(r.Timeout, o.Timeout); own > 0 {
 		limit = min(limit, own)
 	}
@@ -166,7 +121,7 @@ func (s *Service) joinColdStart(k key, r *Request, rows int, bytes int64) (_ *co
 }
 
 // leaveColdStart ends a request's wait.
-func (s *Service) leaveColdStart(h *coldStart, rows int, bytes int64) {
+func (s *core) leaveColdStart(h *coldStart, rows int, bytes int64) {
 	s.scaler.mu.Lock()
 	defer s.scaler.mu.Unlock()
 	h.requests--
@@ -175,16 +130,16 @@ func (s *Service) leaveColdStart(h *coldStart, rows int, bytes int64) {
 }
 
 // loadForColdStart loads what a deployment wants, for the requests that wait.
-func (s *Service) loadForColdStart(k key, h *coldStart) {
+func (s *core) loadForColdStart(k key, h *coldStart) {
 	ctx, began := identity.With(s.scaler.life, identity.Loop("model loader")), time.Now()
-	d, err := s.Record(ctx, k.project, k.name)
+	d, err := s.stored(ctx, k.project, k.name)
 	if err == nil {
 		err = s.bring(ctx, k, d, demanded)
 	}
 	if err == nil {
 		s.scaler.countColdStart(k, d.ID, time.Since(began))
 	} else {
-		s.Log.WarnContext(ctx, "loading a model on demand failed", slog.String("deployment", k.name), slog.String("error", err.Error()))
+		s.log.WarnContext(ctx, "loading a model on demand failed", slog.String("deployment", k.name), slog.String("error", err.Error()))
 		err = fault.New(fault.Unavailable, "model %q is not ready: loading it failed temporarily", k.name).
 			WithHint("Try again in a moment. The deployment's state and the server's log have details.").WithRetry(coldStartRetry)
 	}
@@ -227,10 +182,6 @@ func (z *scaler) forget(k key) {
 	delete(z.all, k)
 }
 
-// Stopping ends the cold starts, because the server stops; there are no more.
-// Versions that are in memory answer until Close.
-func (s *Service) Stopping() { s.scaler.close() }
-
 // close ends all loads and rejects the requests that wait. The caller waits
 // for loading. It may be called twice.
 func (z *scaler) close() {
@@ -270,17 +221,17 @@ func (t *table) object(w wanting) policy.Object {
 	return o
 }
 
-// explained adds why a version did not load to the error of a request that waited
-// for it, for who may read the deployment's state.
-func (s *Service) explained(ctx context.Context, r *Request, err error) error {
+// explained adds to the error of a request why the version did not load, where it would be
+// loaded on demand and the caller may read the deployment's state.
+func (s *Inference) explained(ctx context.Context, r *Request, err error) error {
 	k := key{r.Project, r.Name}
-	t := (*s.tables.Load())[k]
-	if t == nil || !errors.Is(err, errLoadFailed) {
+	t := s.table(k)
+	if t == nil || !t.deployment.Spec.scalesToZero() || !errors.Is(err, errLoadFailed) {
 		return err
 	}
 	w := t.wantedVersion(r.Version)
 	f, failed := s.failure(k, w)
-	if !failed || s.Authz.Allow(ctx, actionRead, object(r.Project, r.Name)) != nil {
+	if !failed || s.cfg.Authz.Allow(ctx, actionRead, object(r.Project, r.Name)) != nil {
 		return err
 	}
 	return fault.New(fault.Unavailable, "model %q is not ready: version %d could not be loaded: %s", r.Name, w.version, f.reason).WithRetry(fault.RetryOf(err))
@@ -304,24 +255,6 @@ func (t *table) scaledToZeroTarget(version string) *target {
 	return nil
 }
 
-// Answers says why a version would not answer at the moment, without loading it; nil
-// of one that would, and of one that is loaded when it is asked for. Errors:
-// fault.NotFound, fault.Unavailable (not loaded), fault.PermissionDenied.
-func (s *Service) Answers(ctx context.Context, project, name, version string) (away, err error) {
-	if err := s.Authz.Allow(ctx, actionRead, object(project, name)); err != nil {
-		return nil, err
-	}
-	_, x, _, err := s.pick(&Request{Project: project, Name: name, Version: version})
-	if errors.Is(err, errScaledToZero) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer x.leave()
-	return x.unavailable(), nil
-}
-
 // mostRows is how many rows inputs have of which nothing else is known: the largest
 // first dimension, and at least one.
 func mostRows(inputs []models.Tensor) int {
@@ -334,53 +267,10 @@ func mostRows(inputs []models.Tensor) int {
 	return int(min(rows, models.MaxElements))
 }
 
-// describeUnloaded describes a version that is scaled to zero, by what it said when it was loaded;
-// false when nothing is known.
-func (s *Service) describeUnloaded(r *Request) (Description, bool) {
-	t := (*s.tables.Load())[key{r.Project, r.Name}]
-	x := t.scaledToZeroTarget(r.Version)
-	if x == nil {
-		return Description{}, false
-	}
-	d := Description{Metadata: x.meta, Name: r.Name, Queue: x.queue.Options()}
-	d.Batched, _ = x.batches()
-	if r.Version != "" {
-		d.Versions = []int64{x.model.Version}
-		return d, true
-	}
-	for _, w := range t.wanted {
-		if w.role != Shadow {
-			d.Versions = append(d.Versions, w.version)
-		}
-	}
-	return d, true
-}
-
-// takesOfUnloaded is Takes of a version that is scaled to zero. What
-// nothing is known of is loaded.
-func (s *Service) takesOfUnloaded(ctx context.Context, r *Request) (Takes, error) {
-	t := (*s.tables.Load())[key{r.Project, r.Name}]
-	if t == nil {
-		return Takes{}, unknown(r.Name, r.Version)
-	}
-	if err := s.Authz.Allow(ctx, actionInfer, t.object(t.wantedVersion(r.Version))); err != nil {
-		return Takes{}, err
-	}
-	if x := t.scaledToZeroTarget(r.Version); x != nil {
-		return t.takes(x), nil
-	}
-	t, x, _, err := s.pickLoaded(ctx, r, 1, 0)
-	if err != nil {
-		return Takes{}, err
-	}
-	defer x.leave()
-	return t.takes(x), nil
-}
-
 // enterStable enters the stable version of a deployment, for what is compared with it; one
 // that is scaled to zero is loaded, and stays until the caller leaves it. nil of one that does not
 // load, or did not load before.
-func (s *Service) enterStable(ctx context.Context, d Deployment) *target {
+func (s *Rollouts) enterStable(ctx context.Context, d Deployment) *target {
 	_, x, _, err := s.pickLoaded(ctx, &Request{Project: d.Project, Name: d.Name, Version: versionText(d.Version)}, 1, 0)
 	if err != nil {
 		return nil

@@ -6,16 +6,19 @@ import (
 )
 
 // Drain waits until shadows have seen what was shown to them.
-func (s *Service) Drain() { s.shadows.all.Wait() }
+func (s *Loader) Drain() { s.shadows.all.Wait() }
 
 // ScaleAt is ScaleOnce at another time.
-func (s *Service) ScaleAt(ctx context.Context, now time.Time) error { return s.scale(ctx, now) }
+func (s *Loader) ScaleAt(ctx context.Context, now time.Time) error { return s.scale(ctx, now) }
 
 // Settled waits until versions that were set aside have been dealt with.
-func (s *Service) Settled() { s.scaler.loading.Wait() }
+func (s *Loader) Settled() { s.scaler.loading.Wait() }
+
+// SetTimeout bounds inferences from now on.
+func (s *Inference) SetTimeout(d time.Duration) { s.cfg.Timeout = d }
 
 // Hasten has the loader try again at once what did not load.
-func (s *Service) Hasten() {
+func (s *Loader) Hasten() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for a, f := range s.failures {
@@ -25,7 +28,7 @@ func (s *Service) Hasten() {
 }
 
 // Age moves back since when versions do not load.
-func (s *Service) Age(d time.Duration) {
+func (s *Loader) Age(d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for a, f := range s.failures {

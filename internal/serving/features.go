@@ -85,15 +85,15 @@ func (f *FeatureSet) same(o *FeatureSet) bool {
 
 // describe finds out what the features of a spec are and checks that its columns
 // are among them.
-func (s *Service) describe(ctx context.Context, project string, spec Spec) (*FeatureSet, error) {
+func (s *Deployments) describe(ctx context.Context, project string, spec Spec) (*FeatureSet, error) {
 	f := spec.Features
 	if f == nil {
 		return nil, nil //nolint:nilnil // no features
 	}
-	if s.Features == nil {
+	if s.cfg.Features == nil {
 		return nil, fault.New(fault.Unsupported, "features are not enabled on this server")
 	}
-	set, err := s.Features.Describe(ctx, project, f.Service)
+	set, err := s.cfg.Features.Describe(ctx, project, f.Service)
 	if err != nil {
 		return nil, fault.Wrap(err, "spec.features.service")
 	}
@@ -197,7 +197,7 @@ func (c *columns) given(inputs []runtime.Tensor) bool {
 }
 
 // fill makes the model's input out of keys and request columns.
-func (s *Service) fill(ctx context.Context, r *Request, c *columns, meta runtime.Metadata) (filled, error) {
+func (s *Inference) fill(ctx context.Context, r *Request, c *columns, meta runtime.Metadata) (filled, error) {
 	out := filled{rows: -1}
 	given := make(map[string][]float64, len(c.requests))
 	read := FeatureRead{Project: r.Project, Service: c.service, AsOf: r.AsOf}
@@ -265,7 +265,7 @@ func (s *Service) fill(ctx context.Context, r *Request, c *columns, meta runtime
 		}
 	}
 	read.Rows = out.rows
-	found, err := s.Features.Read(ctx, read)
+	found, err := s.cfg.Features.Read(ctx, read)
 	if err != nil {
 		return out, fault.Wrap(err, "features of %s", r.Name)
 	}

@@ -109,7 +109,7 @@ func fed(t *testing.T) (*pond, *weather, *notes) {
 	n := &notes{}
 	c := p.config()
 	c.Features, c.Predictions = w, n
-	p.Service = serving.New(c)
+	p.services = newServices(c)
 	return p, w, n
 }
 
@@ -445,7 +445,7 @@ func TestBusyShadow(t *testing.T) {
 func TestLargeShadow(t *testing.T) {
 	p, _, _ := fed(t)
 	c := p.config()
-	p.Service = serving.New(c)
+	p.services = newServices(c)
 	ctx := t.Context()
 	p.apply(t, serving.Spec{Model: "m", Version: "1"})
 	if _, err := p.Shadow(ctx, "nyc", "d", "2"); err != nil {
@@ -490,7 +490,7 @@ func TestUnremembered(t *testing.T) {
 	if _, err := p.Infer(ctx, keyed([]float64{1}, "JFK")); err != nil {
 		t.Error(err)
 	}
-	if st := p.status(t); st.Lost != 1 || p.Lost() != 1 {
+	if st := p.status(t); st.Lost != 1 {
 		t.Errorf("%d lost", st.Lost)
 	}
 	m := p.world.models["m/2"]

@@ -50,12 +50,12 @@ func gate(t *testing.T, limit time.Duration, b serving.BatchingSpec) (*pond, *ga
 	c := p.config()
 	g := &gated{c.Runtime, make(chan chan struct{})}
 	c.Runtime, c.Features, c.Predictions = g, w, n
-	p.Service = serving.New(c)
+	p.services = newServices(c)
 	s := spec(serving.FeaturesSpec{})
 	b.MaxRows = 1
 	s.Batching = &b
 	p.apply(t, s)
-	p.Timeout = limit // bounds the loading, too, which is not what is tested
+	p.SetTimeout(limit) // bounds the loading, too, which is not what is tested
 	return p, g, n
 }
 

@@ -35,11 +35,11 @@ func TestListIsWhatMayBeRead(t *testing.T) {
 	}
 	c := p.config()
 	c.Authz = closedTo{c.Authz, map[string]bool{"d0": true, "d2": true, "d3": true, "d4": true, "d8": true}}
-	s := serving.New(c)
+	s := newServices(c)
 	for limit, pages := range map[int][][]string{1: {{"d1"}, {"d5"}, {"d6"}, {"d7"}, nil}, 2: {{"d1", "d5"}, {"d6", "d7"}, nil}, 3: {{"d1", "d5", "d6"}, {"d7"}}, 100: {{"d1", "d5", "d6", "d7"}}} {
 		after := ""
 		for i, want := range pages {
-			all, err := s.List(t.Context(), "nyc", after, limit)
+			all, err := s.Deployments.List(t.Context(), "nyc", after, limit)
 			var names []string
 			for _, d := range all {
 				names = append(names, d.Name)

@@ -31,7 +31,7 @@ func TestLoad(t *testing.T) {
 	}
 	m := w.models["delay/1"]
 	delete(w.models, "delay/1")
-	again := serving.New(serving.Config{DB: db, Store: servingsql.Store{}, Authz: w, Models: w, Journal: w, Guard: w, Runtime: runtimetest.Fake{}})
+	again := newServices(serving.Config{DB: db, Store: servingsql.Store{}, Authz: w, Models: w, Journal: w, Guard: w, Runtime: runtimetest.Fake{}})
 	if err := again.RunOnce(ctx); !fault.Is(err, fault.NotFound) {
 		t.Errorf("loaded what is not there: %v", err)
 	}
@@ -74,7 +74,7 @@ func (h *held) Load(ctx context.Context, m []byte, o runtime.Options) (runtime.S
 }
 
 // restarted is a service that finds a deployment in its database and nothing in memory.
-func restarted(t *testing.T) (*serving.Service, *held) {
+func restarted(t *testing.T) (*services, *held) {
 	t.Helper()
 	w := newWorld()
 	s, db := open(t, w, filepath.Join(t.TempDir(), "falaj.db"))
@@ -82,7 +82,7 @@ func restarted(t *testing.T) (*serving.Service, *held) {
 		t.Fatal(err)
 	}
 	h := &held{began: make(chan struct{}, 16), let: make(chan struct{})}
-	return serving.New(serving.Config{DB: db, Store: servingsql.Store{}, Authz: w, Models: w, Journal: w, Guard: w, Runtime: h}), h
+	return newServices(serving.Config{DB: db, Store: servingsql.Store{}, Authz: w, Models: w, Journal: w, Guard: w, Runtime: h}), h
 }
 
 // looked is a store that tells when the deployments were read.
@@ -101,7 +101,9 @@ func TestLoadTogether(t *testing.T) {
 	s, h := restarted(t)
 	const loaders = 4
 	all := make(chan struct{}, loaders)
-	s.Store = looked{all: all}
+	c := s.config
+	c.Store = looked{all: all}
+	s = newServices(c)
 	errs := make(chan error)
 	for range loaders {
 		go func() { errs <- s.RunOnce(t.Context()) }()

@@ -12,10 +12,10 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
-	"github.com/falaj-ml/falaj/internal/serving/prediction"
 	models "github.com/falaj-ml/falaj/internal/serving/runtime"
 	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/store"
+	"golang.org/x/sync/singleflight"
 )
 
 func versionText(v int64) string { return strconv.FormatInt(v, 10) }
@@ -28,10 +28,10 @@ const maxPause = 5 * time.Minute
 // an environment, has a time of its own.
 const trialTime = time.Hour
 
-// failure is why a version is not in memory.
+// failure is why a version could not be loaded.
 type failure struct {
 	reason string
-	waits  bool // for what it runs in; that says nothing of it
+	waits  bool // for its environment, which says nothing of the model
 	tries  int
 	since  time.Time // of the first try in a row that failed
 	retry  time.Time
@@ -48,7 +48,7 @@ type attempt struct {
 
 func (w wanting) attempt(k key) attempt { return attempt{k, w.id, w.version, w.digest, w.how} }
 
-func (s *Service) failure(k key, w wanting) (failure, bool) {
+func (s *core) failure(k key, w wanting) (failure, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f, ok := s.failures[w.attempt(k)]
@@ -65,14 +65,24 @@ func (d Deployment) wants() []wanting {
 	return w
 }
 
-// RunOnce makes what this process holds what the database says: it loads what
-// is missing or changed, several at once, and drops what is gone. A model that
-// cannot be loaded, or not in its time, keeps its reason and is tried again later;
-// the others load all the same, and what answered before goes on.
-func (s *Service) RunOnce(ctx context.Context) error {
+// Loader holds in memory what deployments want: it loads their versions, scales them, and
+// closes them at the end. Run RunOnce and ScaleOnce in loops.
+type Loader struct {
+	*core
+	quotas      *Quotas
+	supervision *supervision
+
+	joint singleflight.Group // for Load, by deployment
+}
+
+// RunOnce brings this process to what the database says: it loads versions that are
+// missing or changed, several at once, and drops those that are gone. A model that
+// cannot be loaded, or not in its time, keeps its reason and is retried later; the
+// others load all the same, and previous versions keep answering.
+func (s *Loader) RunOnce(ctx context.Context) error {
 	var wanted []Deployment
-	if err := s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		wanted, err = s.Store.All(ctx, tx)
+	if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		wanted, err = s.deploymentStore.All(ctx, tx)
 		return err
 	}); err != nil {
 		return err
@@ -102,8 +112,8 @@ func (s *Service) RunOnce(ctx context.Context) error {
 	if ctx.Err() == nil {
 		s.looked.Store(true)
 		ctx := identity.With(ctx, identity.Loop("model supervisor"))
-		s.settleAside(ctx)
-		s.endUnloaded(ctx, wanted)
+		s.supervision.settleAside(ctx)
+		s.supervision.endUnloaded(ctx, wanted)
 	}
 	return errors.Join(failures...)
 }
@@ -113,11 +123,11 @@ func (s *Service) RunOnce(ctx context.Context) error {
 // that. A caller who goes away ends the wait, not the load. Errors: fault.NotFound,
 // fault.PermissionDenied, fault.Timeout (it goes on), and why a version does not load,
 // as the deployment's state says it.
-func (s *Service) Load(ctx context.Context, project, name string) error {
-	if err := s.Authz.Allow(ctx, actionApply, object(project, name)); err != nil {
+func (s *Loader) Load(ctx context.Context, project, name string) error {
+	if err := s.cfg.Authz.Allow(ctx, actionApply, object(project, name)); err != nil {
 		return err
 	}
-	d, err := s.Record(ctx, project, name)
+	d, err := s.stored(ctx, project, name)
 	if err != nil {
 		return err
 	}
@@ -161,12 +171,12 @@ func reasonOf(err error) error {
 // either leaves all as it was. A trial that does not load is left for later; then the
 // error says so, and the rest was done. What is scaled to zero and was adopted before, as it is
 // now, is known to load, and stays so.
-func (s *Service) Adopt(ctx context.Context, d Deployment, commit func(context.Context) error) error {
+func (s *Loader) Adopt(ctx context.Context, d Deployment, commit func(context.Context) error) error {
 	k := key{d.Project, d.Name}
 	turn, _ := s.turns.LoadOrStore(k, &sync.Mutex{})
 	turn.(*sync.Mutex).Lock()
 	defer turn.(*sync.Mutex).Unlock()
-	have := (*s.tables.Load())[k]
+	have := s.table(k)
 	var fresh []*target
 	var failures []error
 	for _, w := range d.wants() {
@@ -203,7 +213,7 @@ func (s *Service) Adopt(ctx context.Context, d Deployment, commit func(context.C
 
 // Refresh makes the routing of a deployment what the database says now, for who has
 // changed or removed it there.
-func (s *Service) Refresh(ctx context.Context, project, name string) error {
+func (s *Loader) Refresh(ctx context.Context, project, name string) error {
 	return s.settle(ctx, key{project, name})
 }
 
@@ -217,30 +227,15 @@ const (
 	forced               // somebody said so
 )
 
-// announce makes an empty table for each deployment that has none, so that who
-// asks meanwhile hears that it is loading.
-func (s *Service) announce(all []Deployment) {
-	s.settling.Lock()
-	defer s.settling.Unlock()
-	next := maps.Clone(*s.tables.Load())
-	for _, d := range all {
-		if k := (key{d.Project, d.Name}); next[k] == nil {
-			next[k] = &table{deployment: d, wanted: d.wants()}
-		}
-	}
-	s.tables.Store(&next)
-	s.read.Store(true)
-}
-
 // bring loads what a deployment wants and has not in memory, and settles when
 // anything is other than it was. What failed lately, or rests, it leaves for later,
 // unless the urge says otherwise. One bring of a deployment comes after the other, so
 // that nothing is loaded twice.
-func (s *Service) bring(ctx context.Context, k key, d Deployment, u urge) error {
+func (s *core) bring(ctx context.Context, k key, d Deployment, u urge) error {
 	turn, _ := s.turns.LoadOrStore(k, &sync.Mutex{})
 	turn.(*sync.Mutex).Lock()
 	defer turn.(*sync.Mutex).Unlock()
-	have := (*s.tables.Load())[k]
+	have := s.table(k)
 	var fresh []*target
 	var failures []error
 	changed := have == nil || have.deployment.ID != d.ID || have.deployment.Revision != d.Revision
@@ -272,18 +267,8 @@ func (s *Service) bring(ctx context.Context, k key, d Deployment, u urge) error 
 	return errors.Join(append(failures, s.settle(ctx, k, fresh...))...)
 }
 
-// holding is a version in memory; nil when it is not.
-func (t *table) holding(w wanting) *target {
-	for _, x := range t.targets() {
-		if t.deployment.ID == w.id && x.is(w) {
-			return x
-		}
-	}
-	return nil
-}
-
 // load brings one version into memory, or keeps why not.
-func (s *Service) load(ctx context.Context, k key, d Deployment, w wanting, h *health) (*target, error) {
+func (s *core) load(ctx context.Context, k key, d Deployment, w wanting, h *health) (*target, error) {
 	free, err := s.loads.Take(ctx, share.Owner{Project: d.Project})
 	if err != nil {
 		return nil, err
@@ -305,7 +290,7 @@ func (s *Service) load(ctx context.Context, k key, d Deployment, w wanting, h *h
 	defer s.mu.Unlock()
 	if err == nil {
 		delete(s.failures, w.attempt(k))
-		s.Log.InfoContext(ctx, "model loaded", slog.String("deployment", d.Name), slog.Int64("version", w.version))
+		s.log.InfoContext(ctx, "model loaded", slog.String("deployment", d.Name), slog.Int64("version", w.version))
 		return t, nil
 	}
 	if ctx.Err() != nil {
@@ -326,129 +311,13 @@ func (s *Service) load(ctx context.Context, k key, d Deployment, w wanting, h *h
 	if f.waits {
 		level = slog.LevelInfo
 	}
-	s.Log.Log(ctx, level, "model not loaded", slog.String("deployment", d.Name), slog.Int64("version", w.version), slog.String("error", err.Error()))
+	s.log.Log(ctx, level, "model not loaded", slog.String("deployment", d.Name), slog.Int64("version", w.version), slog.String("error", err.Error()))
 	return nil, err
-}
-
-// settle makes the routing table of a name what the database says now, out of
-// what is in memory and what was loaded just now; what it does not need of both
-// is closed when nobody uses it. Whatever committed before a settle began is
-// seen by it, so the last one leaves what is true. While the stable version is
-// not in memory, the table of before goes on answering. settle takes over its
-// caller's use of the fresh targets.
-func (s *Service) settle(ctx context.Context, k key, fresh ...*target) error {
-	s.settling.Lock()
-	defer s.settling.Unlock()
-	var row Deployment
-	var runs []Rollout
-	err := s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		if row, err = s.Store.One(ctx, tx, k.project, k.name); err != nil {
-			return err
-		}
-		runs, err = s.Store.Rollouts(ctx, tx, k.project, k.name, 1)
-		return err
-	})
-	gone := fault.Is(err, fault.NotFound)
-	if err != nil && !gone {
-		leave(fresh)
-		return fault.Wrap(err, "checking deployment %s again", k.name)
-	}
-	all := *s.tables.Load()
-	old := all[k]
-	next := maps.Clone(all)
-	if gone {
-		delete(next, k)
-		s.tables.Store(&next)
-		s.forget(k)
-		leave(fresh)
-		leave(old.targets())
-		return nil
-	}
-	var held []*target
-	if old != nil && old.deployment.ID == row.ID {
-		held = old.targets()
-	}
-	now := tableOf(row, runs, append(held, fresh...))
-	s.forgetFailures(k, now)
-	for _, t := range fresh {
-		if slices.Contains(now.targets(), t) {
-			if s.supervisor.adopt(supervised{k, t.model.Version, t.model.Digest}, t.health) {
-				s.background(s.settleAside)
-			}
-		}
-	}
-	s.supervisor.keep(k, now.wanted)
-	if now.stable == nil && len(held) > 0 && old.stable != nil {
-		leave(fresh)
-		return nil
-	}
-	if len(now.targets()) == 0 && old != nil && old.deployment.ID == row.ID {
-		now.unloaded = old.unloaded
-	}
-	next[k] = now
-	s.tables.Store(&next)
-	if now.stable != nil {
-		s.scaler.endColdStart(k, nil, nil)
-	}
-	used := map[*target]bool{}
-	for _, t := range now.targets() {
-		used[t] = true
-	}
-	for _, t := range append(fresh, old.targets()...) {
-		if !used[t] {
-			t.leave()
-		}
-	}
-	return nil
-}
-
-func leave(all []*target) {
-	for _, t := range all {
-		t.leave()
-	}
-}
-
-// tableOf arranges what is in memory as the deployment says.
-func tableOf(d Deployment, runs []Rollout, memory []*target) *table {
-	t := &table{deployment: d, owner: prediction.OwnerOf(string(d.ID)), wanted: d.wants(), features: columnsOf(d)}
-	for _, w := range t.wanted {
-		for _, x := range memory {
-			if !x.is(w) {
-				continue
-			}
-			switch w.role {
-			case Stable:
-				t.stable = x
-			case Canary:
-				t.canary = x
-			case Shadow:
-				t.shadow = x
-			}
-			break
-		}
-	}
-	if len(runs) > 0 && runs[0].State == Running {
-		t.sticky = runs[0].Spec.Sticky
-		if t.canary != nil {
-			t.rollout, t.share = runs[0].ID, uint32(runs[0].Weight)*buckets/100 //nolint:gosec // 1 to 99
-		}
-	}
-	return t
-}
-
-// settleNow settles what was committed, also for a caller who has gone away. When
-// the database cannot be read, the loader settles later.
-func (s *Service) settleNow(ctx context.Context, k key, fresh ...*target) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Timeout)
-	defer cancel()
-	if err := s.settle(ctx, k, fresh...); err != nil {
-		s.Log.ErrorContext(ctx, "settling a deployment failed", slog.String("deployment", k.name), slog.String("error", err.Error()))
-	}
 }
 
 // forgetFailures drops why versions did not load that nobody wants any more, or that are
 // in memory now.
-func (s *Service) forgetFailures(k key, t *table) {
+func (s *core) forgetFailures(k key, t *table) {
 	keep := map[attempt]bool{}
 	for _, w := range t.wanted {
 		keep[w.attempt(k)] = t.holding(w) == nil
@@ -458,47 +327,67 @@ func (s *Service) forgetFailures(k key, t *table) {
 	maps.DeleteFunc(s.failures, func(a attempt, _ failure) bool { return a.key == k && !keep[a] })
 }
 
-// forget drops what is known of a deployment that is gone.
-func (s *Service) forget(k key) {
+// Close waits until shadows have seen what was shown to them, closes all models, and
+// writes down what was used of quotas. No Infer may begin after it.
+func (s *Loader) Close(ctx context.Context) error {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	maps.DeleteFunc(s.failures, func(a attempt, _ failure) bool { return a.key == k })
-	maps.DeleteFunc(s.tallies, func(t tallied, _ *tally) bool { return t.key == k })
-	s.scaler.forget(k)
-	s.supervisor.keep(k, nil)
-	s.lost.byKey.Delete(k)
-	s.shadows.dropped.Delete(k)
-	s.limits.all.Delete(k)
-	s.turns.Delete(k)
+	s.closed = true
+	s.mu.Unlock()
+	s.scaler.close()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.scaler.loading.Wait()
+		s.shadows.all.Wait()
+		s.settling.Lock()
+		old := *s.tables.Swap(&map[key]*table{})
+		s.settling.Unlock()
+		for _, t := range old {
+			leave(t.targets())
+		}
+		s.sessions.Wait()
+	}()
+	select {
+	case <-done:
+		return s.quotas.Record(ctx)
+	case <-ctx.Done():
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), readUsage)
+		defer cancel()
+		return errors.Join(fault.New(fault.Timeout, "models are still running"), s.quotas.Record(last))
+	}
 }
 
-// Ready reports whether every model that a project wants answers. Of no project,
-// "", it reports whether the server is there for all: it has looked at every
-// deployment once, whether or not its model could be loaded.
-func (s *Service) Ready(project string) bool {
-	if project == "" {
-		return s.looked.Load()
-	}
+// Stopping ends the cold starts, because the server stops; there are no more.
+// Versions that are in memory answer until Close.
+func (s *Loader) Stopping() { s.scaler.close() }
+
+// Unloaded is a version that a deployment would answer with, and that is not in memory:
+// nobody asks for it, or it could not be loaded yet.
+type Unloaded struct {
+	Project, Model string
+	Version        int64
+	// Environment is what the manifest says that it runs in, NAME or NAME@DIGEST, else
+	// what it ran in when it was in memory. Empty, it runs in the one that the version was
+	// made in, if it is Python; Known says that it is not.
+	Environment string
+	Known       bool
+}
+
+// Unloaded lists them: what they need to be loaded is still to be there then.
+func (s *Loader) Unloaded() (all []Unloaded) {
 	for k, t := range *s.tables.Load() {
-		if k.project == project && !s.answers(k, t) {
-			return false
+		for _, w := range t.wanted {
+			if t.holding(w) != nil || w.how.runtime.Remote.Name != "" {
+				continue
+			}
+			d := Unloaded{Project: k.project, Model: t.deployment.Spec.Model, Version: w.version, Environment: w.how.runtime.Python.Environment}
+			for _, x := range t.unloaded {
+				if x.is(w) && d.Environment == "" {
+					d.Environment, d.Known = x.environment, true
+				}
+			}
+			all = append(all, d)
 		}
 	}
-	return s.read.Load()
-}
-
-// answers reports whether a deployment's stable version answers, or is loaded when it
-// is asked for.
-func (s *Service) answers(k key, t *table) bool {
-	if t.stable == nil {
-		return errors.Is(s.notReady(k, t, ""), errScaledToZero)
-	}
-	return t.stable.unavailable() == nil
-}
-
-// replace makes a table the newest of its name. Under settling.
-func (s *Service) replace(k key, t *table) {
-	next := maps.Clone(*s.tables.Load())
-	next[k] = t
-	s.tables.Store(&next)
+	return all
 }

@@ -73,7 +73,7 @@ func (s watchedSession) Unavailable() error {
 func TestHungLoad(t *testing.T) {
 	w, ctx := newWorld(), t.Context()
 	s, db := open(t, w, filepath.Join(t.TempDir(), "falaj.db"))
-	apply := func(s *serving.Service, name string, threads int) {
+	apply := func(s *services, name string, threads int) {
 		t.Helper()
 		if _, _, err := s.Apply(ctx, "nyc", name, serving.Spec{Model: "delay", Version: "1", Threads: threads}, false); err != nil {
 			t.Fatal(err)
@@ -85,7 +85,7 @@ func TestHungLoad(t *testing.T) {
 	}
 	r := &watched{}
 	r.others.Add(1) // until b and c answer
-	again := serving.New(serving.Config{
+	again := newServices(serving.Config{
 		DB: db, Store: servingsql.Store{}, Authz: w, Models: w, Journal: w, Guard: w, Runtime: r, LoadTime: 50 * time.Millisecond,
 	})
 	ran := make(chan error, 1)
@@ -143,7 +143,7 @@ func TestReadAgain(t *testing.T) {
 	w, ctx := newWorld(), t.Context()
 	_, db := open(t, w, filepath.Join(t.TempDir(), "falaj.db"))
 	r, slow := &watched{}, &slowModels{Models: w}
-	s := serving.New(serving.Config{
+	s := newServices(serving.Config{
 		DB: db, Store: servingsql.Store{}, Authz: w, Models: slow, Journal: w, Guard: w, Runtime: r, LoadTime: 50 * time.Millisecond,
 	})
 	if _, _, err := s.Apply(ctx, "nyc", "d", serving.Spec{Model: "delay", Version: "1"}, false); err != nil {
@@ -169,7 +169,7 @@ func TestAway(t *testing.T) {
 	w, ctx := newWorld(), t.Context()
 	_, db := open(t, w, filepath.Join(t.TempDir(), "falaj.db"))
 	r := &watched{}
-	s := serving.New(serving.Config{DB: db, Store: servingsql.Store{}, Authz: w, Models: w, Journal: w, Guard: w, Runtime: r})
+	s := newServices(serving.Config{DB: db, Store: servingsql.Store{}, Authz: w, Models: w, Journal: w, Guard: w, Runtime: r})
 	if _, _, err := s.Apply(ctx, "nyc", "d", serving.Spec{Model: "delay", Version: "1"}, false); err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +202,7 @@ func TestCloseModels(t *testing.T) {
 	w, ctx := newWorld(), t.Context()
 	_, db := open(t, w, filepath.Join(t.TempDir(), "falaj.db"))
 	r := &watched{}
-	s := serving.New(serving.Config{DB: db, Store: servingsql.Store{}, Authz: w, Models: w, Journal: w, Guard: w, Runtime: r})
+	s := newServices(serving.Config{DB: db, Store: servingsql.Store{}, Authz: w, Models: w, Journal: w, Guard: w, Runtime: r})
 	for _, name := range []string{"a", "b"} {
 		if _, _, err := s.Apply(ctx, "nyc", name, serving.Spec{Model: "delay", Version: "1"}, false); err != nil {
 			t.Fatal(err)
@@ -251,7 +251,7 @@ func TestTrialTime(t *testing.T) {
 	h := &hasty{numbered: p.rt}
 	c := p.config()
 	c.Runtime, c.LoadTime = h, time.Second
-	p.Service = serving.New(c)
+	p.services = newServices(c)
 	p.apply(t, serving.Spec{Model: "m", Version: "1"})
 	if most := time.Duration(h.most.Load()); most <= 0 || most > time.Second {
 		t.Errorf("a run that tries it has %s", most)

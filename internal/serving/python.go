@@ -5,7 +5,6 @@ import (
 	"errors"
 
 	"github.com/falaj-ml/falaj/internal/fault"
-	"github.com/falaj-ml/falaj/internal/governance/residency"
 	models "github.com/falaj-ml/falaj/internal/serving/runtime"
 )
 
@@ -59,7 +58,7 @@ type Files struct {
 }
 
 // python is how a version runs that is Python; nil for ONNX, and for a model elsewhere.
-func (s *Service) python(ctx context.Context, project string, spec Spec, m Model) (*models.Python, error) {
+func (s *core) python(ctx context.Context, project string, spec Spec, m Model) (*models.Python, error) {
 	var says PythonSpec
 	isolation := Auto
 	if spec.Runtime != nil {
@@ -81,7 +80,7 @@ func (s *Service) python(ctx context.Context, project string, spec Spec, m Model
 			WithHint("Register only the files that the model needs.")
 	case isolation == InProcess:
 		return invalid("Remove spec.runtime.isolation.", "version %d of %s is a Python model, which does not support in-process", m.Version, m.Name)
-	case s.Environments == nil:
+	case s.cfg.Environments == nil:
 		return nil, fault.New(fault.Unsupported, "Python models are not enabled on this server")
 	case says.Processes > s.cores.All():
 		return invalid("Request fewer.", "spec.runtime.python.processes: %d exceeds the server's %d cores", says.Processes, s.cores.All())
@@ -97,26 +96,10 @@ func (s *Service) python(ctx context.Context, project string, spec Spec, m Model
 		return invalid("Create an Environment with the model's packages, and set spec.runtime.python.environment.",
 			"version %d of %s is a Python model without an environment", m.Version, m.Name)
 	}
-	p, err := s.Environments.Use(ctx, project, name)
+	p, err := s.cfg.Environments.Use(ctx, project, name)
 	if err != nil {
 		return nil, fault.Wrap(err, "the environment of version %d of %s", m.Version, m.Name)
 	}
 	p.Processes, p.Size, p.Write = max(1, says.Processes), m.Files.Size, m.Files.Write
 	return &p, nil
-}
-
-// absent is a version that was verified and may be here, and is not in memory: its
-// environment is still being built.
-func (s *Service) absent(ctx context.Context, project string, spec Spec, version string) (*target, error) {
-	m, err := s.verified(ctx, project, spec.Model, version)
-	if err != nil {
-		return nil, err
-	}
-	if err := s.Guard.Pass(ctx, residency.Transfer{ // the alias may have moved since
-		Project: project, What: "model " + m.Name, Label: m.Residency, Where: "this server", Zone: s.Zone, Machine: s.Machine, Action: string(actionApply),
-	}); err != nil {
-		return nil, err
-	}
-	m.File, m.Files = nil, nil
-	return &target{model: m, how: spec.how()}, nil
 }

@@ -64,7 +64,7 @@ func filesOf(environment string) *serving.Files {
 	}
 }
 
-func openSnakes(t *testing.T) (*serving.Service, *snakes) {
+func openSnakes(t *testing.T) (*services, *snakes) {
 	t.Helper()
 	w, n := newWorld(), &snakes{built: map[string]bool{"own": true, "named": true, "slow": false}}
 	w.models["snake/1"] = serving.Model{Name: "snake", Version: 1, Digest: "sha256:f", File: []byte{}, Files: filesOf("own")}
@@ -76,7 +76,7 @@ func openSnakes(t *testing.T) (*serving.Service, *snakes) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
-	return serving.New(serving.Config{DB: db, Store: servingsql.Store{}, Authz: w, Models: onlyFiles{w}, Journal: w, Guard: w, Runtime: n, Environments: n}), n
+	return newServices(serving.Config{DB: db, Store: servingsql.Store{}, Authz: w, Models: onlyFiles{w}, Journal: w, Guard: w, Runtime: n, Environments: n}), n
 }
 
 // onlyFiles has models without an ONNX file, where the world's file is empty.
@@ -226,9 +226,9 @@ func TestDormant(t *testing.T) {
 		}
 	}
 	is(serving.Unloaded{Version: 1, Environment: "own@sha256:1", Known: true}, serving.Unloaded{Version: 2, Environment: "named"}, serving.Unloaded{Version: 3, Known: true})
-	c := s.Config
+	c := s.config
 	c.Runtime = n
-	s = serving.New(c)
+	s = newServices(c)
 	if err := s.RunOnce(t.Context()); err != nil {
 		t.Fatal(err)
 	}

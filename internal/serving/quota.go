@@ -56,7 +56,7 @@ type Usage struct {
 	Rows     int64  `json:"rows"`
 }
 
-// quota counts for one deployment. What is asked is counted in memory; RecordUsage
+// quota counts for one deployment. What is asked is counted in memory; Quotas.Record
 // writes down what came since, and hears what other servers counted.
 type quota struct {
 	of     ID
@@ -82,7 +82,7 @@ type spending struct {
 	known          chan struct{} // closed when heard
 	heard          atomic.Bool   // what was written before is in the counts; until then nothing is
 	requests, rows atomic.Int64  // in the period, as far as this server knows
-	// How many of them are in the database; of who records, see Service.recording.
+	// How many of them are in the database; guarded by Quotas.recording.
 	storedRequests, storedRows int64
 }
 
@@ -214,13 +214,22 @@ func whoAsks(ctx context.Context, caller, per string) Usage {
 	return u
 }
 
+// Quotas records what callers used of the quotas of deployments, and reports it.
+type Quotas struct {
+	*core
+	usageStore UsageStore
+
+	recording sync.Mutex // one after the other
+	forgot    time.Time  // periods that have ended, last; under recording
+}
+
 // recordBatch is how many callers are written in a transaction.
 const recordBatch = 200
 
-// RecordUsage writes down what was used of quotas since it was called last, and takes
+// Record writes down what was used of quotas since it was called last, and takes
 // over what other servers wrote. It forgets periods that have ended. What a server let
 // through and did not write before it was killed is used by nobody.
-func (s *Service) RecordUsage(ctx context.Context) error {
+func (s *Quotas) Record(ctx context.Context) error {
 	s.recording.Lock()
 	defer s.recording.Unlock()
 	var failed error
@@ -232,7 +241,7 @@ func (s *Service) RecordUsage(ctx context.Context) error {
 	})
 	if now := time.Now(); failed == nil && now.Sub(s.forgot) > time.Hour {
 		s.forgot = now
-		failed = s.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error { return s.Store.ForgetUsage(ctx, tx, now) })
+		failed = s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error { return s.usageStore.ForgetUsage(ctx, tx, now) })
 	}
 	return fault.Wrap(failed, "record the usage of quotas")
 }
@@ -240,7 +249,7 @@ func (s *Service) RecordUsage(ctx context.Context) error {
 // record writes one deployment's. What the counters have is in the database once this
 // is done, and they have what the database has. Those of a deployment that was deleted are
 // dropped: requests that were on their way then leave nothing under its ID.
-func (s *Service) record(ctx context.Context, k key, m *limiter) error {
+func (s *Quotas) record(ctx context.Context, k key, m *limiter) error {
 	q := m.quota
 	if q == nil {
 		return nil
@@ -264,8 +273,8 @@ func (s *Service) record(ctx context.Context, k key, m *limiter) error {
 			add[i].Requests, add[i].Rows = x.requests.Load()-x.storedRequests, x.rows.Load()-x.storedRows
 		}
 		var all []Usage
-		if err := s.DB.Update(ctx, k.project, func(ctx context.Context, tx *store.Tx) (err error) {
-			all, err = s.Store.AddUsage(ctx, tx, q.of, p.starts, p.ends, add)
+		if err := s.cfg.DB.Update(ctx, k.project, func(ctx context.Context, tx *store.Tx) (err error) {
+			all, err = s.usageStore.AddUsage(ctx, tx, q.of, p.starts, p.ends, add)
 			return err
 		}); fault.Is(err, fault.NotFound) {
 			s.limits.all.CompareAndDelete(k, m)
@@ -283,13 +292,13 @@ func (s *Service) record(ctx context.Context, k key, m *limiter) error {
 }
 
 // written is what the database has of a caller in a period.
-func (s *Service) written(ctx context.Context, of ID, starts, ends time.Time, caller string) (u Usage, err error) {
-	err = s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		u, err = s.Store.UsageOf(ctx, tx, of, starts, ends, caller)
+func (s *Quotas) written(ctx context.Context, of ID, starts, ends time.Time, caller string) (u Usage, err error) {
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		u, err = s.usageStore.UsageOf(ctx, tx, of, starts, ends, caller)
 		return err
 	})
 	if err != nil {
-		s.Log.WarnContext(ctx, "reading the usage of a quota failed", slog.String("deployment", string(of)), slog.String("error", err.Error()))
+		s.log.WarnContext(ctx, "reading the usage of a quota failed", slog.String("deployment", string(of)), slog.String("error", err.Error()))
 	}
 	return u, err
 }
@@ -311,11 +320,11 @@ const maxUsage = 1000
 // Usage says what was used of a deployment's quota. What other servers let through in
 // the last seconds may be missing. Errors: fault.NotFound, also for a deployment without
 // a quota; fault.PermissionDenied.
-func (s *Service) Usage(ctx context.Context, project, name string) (QuotaUsage, error) {
-	if err := s.Authz.Allow(ctx, actionRead, object(project, name)); err != nil {
+func (s *Quotas) Usage(ctx context.Context, project, name string) (QuotaUsage, error) {
+	if err := s.cfg.Authz.Allow(ctx, actionRead, object(project, name)); err != nil {
 		return QuotaUsage{}, err
 	}
-	d, err := s.Record(ctx, project, name)
+	d, err := s.stored(ctx, project, name)
 	if err != nil {
 		return QuotaUsage{}, err
 	}
@@ -334,8 +343,8 @@ func (s *Service) Usage(ctx context.Context, project, name string) (QuotaUsage, 
 		}
 	}
 	var all []Usage
-	if err := s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		all, err = s.Store.Usage(ctx, tx, d.ID, out.Starts, out.Resets, maxSpenders)
+	if err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		all, err = s.usageStore.Usage(ctx, tx, d.ID, out.Starts, out.Resets, maxSpenders)
 		return err
 	}); err != nil {
 		return out, fault.Wrap(err, "read the usage of quotas")

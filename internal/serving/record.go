@@ -242,7 +242,6 @@ const maxRecorded = 1024
 // lost counts answers that were given and could not be remembered.
 type lost struct {
 	byKey sync.Map // key → *loss
-	total atomic.Int64
 }
 
 type loss struct {
@@ -253,7 +252,6 @@ type loss struct {
 // add counts an answer; tell says that the log has not heard of it this second:
 // on a full disk it would take what is left.
 func (l *lost) add(k key, now time.Time) (n int64, tell bool) {
-	l.total.Add(1)
 	v, _ := l.byKey.LoadOrStore(k, &loss{})
 	x := v.(*loss)
 	second := now.Unix()
@@ -267,15 +265,11 @@ func (l *lost) count(k key) int64 {
 	return 0
 }
 
-// Lost is how many answers since the start of this process were given and could
-// not be remembered, of all deployments.
-func (s *Service) Lost() int64 { return s.lost.total.Load() }
-
 // remember writes down what was asked and answered. An answer that cannot be
 // written down is given all the same, and counted; that of a confidential or
 // restricted model is not given.
 func (c *call) remember(ctx context.Context, x *target, outputs []runtime.Tensor, latency time.Duration, failed error, shadow bool) error {
-	if c.s.Predictions == nil || !c.table.deployment.Spec.remembered() {
+	if c.s.cfg.Predictions == nil || !c.table.deployment.Spec.remembered() {
 		return nil
 	}
 	r := &prediction.Record{
@@ -304,7 +298,7 @@ func (c *call) remember(ctx context.Context, x *target, outputs []runtime.Tensor
 		}
 	}
 	// The client may have gone away; what happened has happened.
-	err := c.s.Predictions.Append(context.WithoutCancel(ctx), r)
+	err := c.s.cfg.Predictions.Append(context.WithoutCancel(ctx), r)
 	if err == nil {
 		return nil
 	}
@@ -313,7 +307,7 @@ func (c *call) remember(ctx context.Context, x *target, outputs []runtime.Tensor
 		return fault.Wrap(err, "logging a prediction failed")
 	}
 	if tell {
-		c.s.Log.ErrorContext(ctx, "logging predictions failed", slog.String("deployment", c.r.Name), slog.Int64("lost", n), slog.String("error", err.Error()))
+		c.s.log.ErrorContext(ctx, "logging predictions failed", slog.String("deployment", c.r.Name), slog.Int64("lost", n), slog.String("error", err.Error()))
 	}
 	return nil
 }

@@ -82,9 +82,9 @@ func (r RemoteSpec) of(m Model) models.Remote {
 }
 
 // remote is the one that a deployment names, if its project may use it.
-func (s *Service) remote(project string, spec Spec) (Remote, error) {
+func (s *core) remote(project string, spec Spec) (Remote, error) {
 	name := spec.remote().Name
-	r, ok := s.Remotes[name]
+	r, ok := s.cfg.Remotes[name]
 	if !ok || len(r.Projects) > 0 && !slices.Contains(r.Projects, project) {
 		return r, fault.New(fault.Invalid, "spec.runtime.remote.name: remote %q does not exist for this project", name).
 			WithHint("Ask the server's administrator to add it to serving.remotes.")
@@ -93,23 +93,23 @@ func (s *Service) remote(project string, spec Spec) (Remote, error) {
 }
 
 // crossed lets what has a label go to a deployment's remote, or not.
-func (s *Service) crossed(ctx context.Context, project string, spec Spec, action policy.Action, what string, label residency.Label) error {
+func (s *core) crossed(ctx context.Context, project string, spec Spec, action policy.Action, what string, label residency.Label) error {
 	r, err := s.remote(project, spec)
 	if err != nil {
 		return err
 	}
-	return s.Guard.Pass(ctx, residency.Transfer{
+	return s.cfg.Guard.Pass(ctx, residency.Transfer{
 		Project: project, What: what, Label: label, Where: "remote " + spec.remote().Name, Zone: r.Zone, Action: string(action),
 	})
 }
 
 // featuresCross lets features go to a deployment's remote, by the label that they
 // have now.
-func (s *Service) featuresCross(ctx context.Context, project string, spec Spec, action policy.Action, set *FeatureSet) error {
+func (s *core) featuresCross(ctx context.Context, project string, spec Spec, action policy.Action, set *FeatureSet) error {
 	if spec.remote().Name == "" || set == nil {
 		return nil
 	}
-	label, err := s.Features.Label(ctx, project, set.Ref)
+	label, err := s.cfg.Features.Label(ctx, project, set.Ref)
 	if err != nil {
 		return fault.Wrap(err, "reading the residency of features %s", set.Ref)
 	}
@@ -117,11 +117,11 @@ func (s *Service) featuresCross(ctx context.Context, project string, spec Spec, 
 }
 
 // place is the zone where a deployment's model runs.
-func (s *Service) place(spec Spec) residency.Zone {
+func (s *core) place(spec Spec) residency.Zone {
 	if r := spec.remote(); r.Name != "" {
-		return s.Remotes[r.Name].Zone
+		return s.cfg.Remotes[r.Name].Zone
 	}
-	return s.Zone
+	return s.cfg.Zone
 }
 
 // defaultRuns is Remote.Runs that is not said.
@@ -129,7 +129,7 @@ const defaultRuns = 64
 
 // coresOf are what the runs of a model share: this machine's, or the places that its
 // remote has.
-func (s *Service) coresOf(h how) *batching.Cores {
+func (s *core) coresOf(h how) *batching.Cores {
 	if c := s.places[h.runtime.Remote.Name]; c != nil {
 		return c
 	}

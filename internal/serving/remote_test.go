@@ -85,7 +85,7 @@ func elsewhere(t *testing.T) (*pond, *distant, *notes) {
 	c := p.config()
 	c.Runtime, c.Remotes, c.Predictions = d, remotes(), n
 	c.Features = &weather{rows: map[string]serving.FeatureColumn{}, label: residency.Of("home")}
-	p.Service = serving.New(c)
+	p.services = newServices(c)
 	return p, d, n
 }
 
@@ -112,7 +112,7 @@ func TestNothingLeavesItsZone(t *testing.T) {
 		t.Errorf("asked for %+v", d.loads)
 	}
 	// A version that may not be there does not come by a rollout either.
-	if _, err := p.StartRollout(t.Context(), "nyc", "d", serving.RolloutRequest{Version: "1", Weight: 20}); !fault.Is(err, fault.PermissionDenied) {
+	if _, err := p.Rollouts.Start(t.Context(), "nyc", "d", serving.RolloutRequest{Version: "1", Weight: 20}); !fault.Is(err, fault.PermissionDenied) {
 		t.Errorf("a rollout: %v", err)
 	}
 }
@@ -125,7 +125,7 @@ func TestFeaturesThatMayNotLeaveAnyMore(t *testing.T) {
 	}}
 	c := p.config()
 	c.Runtime, c.Remotes, c.Predictions, c.Features = d, remotes(), n, w
-	p.Service = serving.New(c)
+	p.services = newServices(c)
 	p.apply(t, serving.Spec{
 		Model: "m", Version: "2", Runtime: at("de", "", ""), Batching: &serving.BatchingSpec{MaxRows: 1},
 		Features: &serving.FeaturesSpec{Service: "weather", Input: "X", Columns: []string{"distance", "weather:temp"}},
@@ -151,7 +151,7 @@ func TestScoredRowsStayInTheirZone(t *testing.T) {
 	w := &weather{label: residency.Of("DE", "home")}
 	c := p.config()
 	c.Runtime, c.Remotes, c.Predictions, c.Features = d, remotes(), n, w
-	p.Service = serving.New(c)
+	p.services = newServices(c)
 	p.apply(t, serving.Spec{
 		Model: "m", Version: "2", Runtime: at("de", "", ""),
 		Features: &serving.FeaturesSpec{Service: "weather", Input: "X", Columns: []string{"distance", "weather:temp"}},
@@ -277,7 +277,7 @@ func TestWhichModelThere(t *testing.T) {
 		if d.loads[0] != c.want {
 			t.Errorf("%q %q: %+v", c.model, c.version, d.loads)
 		}
-		_, err := p.StartRollout(t.Context(), "nyc", "d", serving.RolloutRequest{Version: "3", Weight: 20})
+		_, err := p.Rollouts.Start(t.Context(), "nyc", "d", serving.RolloutRequest{Version: "3", Weight: 20})
 		if fixed := c.version == "7" || c.version == "none"; fixed != fault.Is(err, fault.Invalid) || !fixed && err != nil {
 			t.Errorf("%q %q: a rollout: %v", c.model, c.version, err)
 		}

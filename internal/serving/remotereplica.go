@@ -26,9 +26,9 @@ const steadyAfter = time.Minute
 
 // addRemote loads one more replica on another machine. It goes where its model may be,
 // and the features that are looked up for it.
-func (s *Service) addRemote(ctx context.Context, spec Spec, want ReplicaRequest, o runtime.Options, waits func(string)) (runtime.Session, Reservation, error) {
+func (s *core) addRemote(ctx context.Context, spec Spec, want ReplicaRequest, o runtime.Options, waits func(string)) (runtime.Session, Reservation, error) {
 	switch {
-	case s.Capacity == nil:
+	case s.cfg.Capacity == nil:
 		return nil, nil, fault.New(fault.Unsupported, "remote replicas are not enabled on this server").
 			WithHint("Remove spec.scale.pools: gateways, and servers that share a database, run all replicas themselves.")
 	case o.Python != nil:
@@ -36,7 +36,7 @@ func (s *Service) addRemote(ctx context.Context, spec Spec, want ReplicaRequest,
 	}
 	want.Pools = spec.pools()
 	if f := spec.Features; f != nil {
-		label, err := s.Features.Label(ctx, want.Project, f.Service)
+		label, err := s.cfg.Features.Label(ctx, want.Project, f.Service)
 		if err != nil {
 			return nil, nil, fault.Wrap(err, "reading the residency of features %s", f.Service)
 		}
@@ -44,7 +44,7 @@ func (s *Service) addRemote(ctx context.Context, spec Spec, want ReplicaRequest,
 			return nil, nil, err
 		}
 	}
-	place, err := s.Capacity.Reserve(ctx, want, waits)
+	place, err := s.cfg.Capacity.Reserve(ctx, want, waits)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -64,7 +64,7 @@ func (s *Service) addRemote(ctx context.Context, spec Spec, want ReplicaRequest,
 
 // loadRemote reads a version once more, verified, and hands it over. It takes a place of
 // the loader.
-func (s *Service) loadRemote(ctx context.Context, project string, there RemoteReplica, o runtime.Options) (runtime.Session, error) {
+func (s *core) loadRemote(ctx context.Context, project string, there RemoteReplica, o runtime.Options) (runtime.Session, error) {
 	free, err := s.loads.Take(ctx, share.Owner{Project: project})
 	if err != nil {
 		return nil, err
@@ -145,11 +145,11 @@ func (p *replicas) fence(label residency.Label) {
 
 // fenced lets the features of a request go where its version has replicas: from those
 // where they may not be, by the label that they have now, it is kept away.
-func (s *Service) fenced(ctx context.Context, project string, x *target, set *FeatureSet) error {
+func (s *Inference) fenced(ctx context.Context, project string, x *target, set *FeatureSet) error {
 	if x.replicas == nil || !x.replicas.spread || set == nil {
 		return nil
 	}
-	label, err := s.Features.Label(ctx, project, set.Ref)
+	label, err := s.cfg.Features.Label(ctx, project, set.Ref)
 	if err != nil {
 		return fault.Wrap(err, "reading the residency of features %s", set.Ref)
 	}

@@ -185,7 +185,7 @@ func (s slow) Load(ctx context.Context, _ []byte, _ runtime.Options) (runtime.Se
 func TestPlaceTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		room, load := roomy{make(chan *testPlace, 1)}, slow{make(chan struct{}, 1)}
-		s := &Service{Config: Config{Capacity: room, Runtime: load, Log: slog.New(slog.DiscardHandler)}, loads: share.New(share.Limits{Name: "model_loads", What: "models being loaded"})}
+		s := &core{cfg: Config{Capacity: room, Runtime: load}, log: slog.New(slog.DiscardHandler), loads: share.New(share.Limits{Name: "model_loads", What: "models being loaded"})}
 		two := 2
 		o := runtime.Options{Again: func(context.Context) ([]byte, error) { return []byte("model"), nil }}
 		p := s.replicate("nyc", "d", Spec{Scale: &ScaleSpec{Min: &two}}, Model{Version: 1}, o, &mortal{}).(*replicas)

@@ -412,7 +412,7 @@ type Reservation interface {
 
 // replicate makes a session one of several, where the manifest wants that. The others
 // are of the same bytes, verified anew, and loaded in the same way.
-func (s *Service) replicate(project, name string, spec Spec, m Model, o runtime.Options, first runtime.Session) runtime.Session {
+func (s *core) replicate(project, name string, spec Spec, m Model, o runtime.Options, first runtime.Session) runtime.Session {
 	if !spec.replicated() {
 		return first
 	}
@@ -425,11 +425,11 @@ func (s *Service) replicate(project, name string, spec Spec, m Model, o runtime.
 		if len(spec.pools()) > 0 {
 			return s.addRemote(ctx, spec, want, o, waits)
 		}
-		if s.Capacity == nil {
+		if s.cfg.Capacity == nil {
 			session, err := s.another(ctx, project, o)
 			return session, nil, err
 		}
-		place, err := s.Capacity.Reserve(ctx, want, waits)
+		place, err := s.cfg.Capacity.Reserve(ctx, want, waits)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -441,7 +441,7 @@ func (s *Service) replicate(project, name string, spec Spec, m Model, o runtime.
 		return session, place, nil
 	}
 	p := newReplicas(first, open, func(err error) {
-		s.Log.Error("loading a replica failed", slog.String("deployment", name), slog.Int64("version", m.Version), slog.String("error", err.Error()))
+		s.log.Error("loading a replica failed", slog.String("deployment", name), slog.Int64("version", m.Version), slog.String("error", err.Error()))
 	})
 	p.spread = len(spec.pools()) > 0
 	return p
@@ -483,7 +483,7 @@ func bytesOf(m Model, o runtime.Options) int {
 }
 
 // another loads a version once more. It takes a place of the loader.
-func (s *Service) another(ctx context.Context, project string, o runtime.Options) (runtime.Session, error) {
+func (s *core) another(ctx context.Context, project string, o runtime.Options) (runtime.Session, error) {
 	free, err := s.loads.Take(ctx, share.Owner{Project: project})
 	if err != nil {
 		return nil, err
@@ -493,5 +493,5 @@ func (s *Service) another(ctx context.Context, project string, o runtime.Options
 	if err != nil {
 		return nil, err
 	}
-	return s.Runtime.Load(ctx, file, o)
+	return s.cfg.Runtime.Load(ctx, file, o)
 }

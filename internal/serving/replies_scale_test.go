@@ -171,7 +171,7 @@ func TestRepliesWhileScaling(t *testing.T) {
 	h, m := &herd{t: t}, &rooms{r: rand.New(rand.NewPCG(seed, 2)), held: map[*room]bool{}}
 	c := p.config()
 	c.Runtime, c.Capacity = h, m
-	p.Service = serving.New(c)
+	p.services = newServices(c)
 	spec := func(low, high int) serving.Spec {
 		return serving.Spec{
 			Model: "m", Version: "1", Batching: &serving.BatchingSpec{MaxRows: 8, Priorities: 3, Queue: 64},
@@ -263,7 +263,7 @@ func TestRepliesWhileScaling(t *testing.T) {
 			h.fails.Store(false)
 			may(p.RunOnce(ctx))
 		case 4:
-			may(second(p.StartRollout(ctx, "nyc", "d", serving.RolloutRequest{Version: strconv.Itoa(2 + r.IntN(6)), Weight: 40})))
+			may(second(p.Rollouts.Start(ctx, "nyc", "d", serving.RolloutRequest{Version: strconv.Itoa(2 + r.IntN(6)), Weight: 40})))
 		case 5:
 			may(second(p.Promote(ctx, "nyc", "d", serving.RolloutEnd{})))
 		case 6:
@@ -313,7 +313,7 @@ func TestReplicasOfADeployment(t *testing.T) {
 	h, m := &herd{t: t}, &rooms{r: rand.New(rand.NewPCG(1, 1)), held: map[*room]bool{}}
 	c := p.config()
 	c.Runtime, c.Capacity = h, m
-	p.Service = serving.New(c)
+	p.services = newServices(c)
 	apply := func(low, high int) {
 		t.Helper()
 		p.apply(t, serving.Spec{Model: "m", Version: "1", Scale: &serving.ScaleSpec{Min: &low, Max: high}})

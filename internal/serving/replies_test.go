@@ -98,7 +98,7 @@ func repliesWhileVersionsChange(t *testing.T, spec serving.Spec, mark int64, inp
 	rt := &marked{t: t}
 	c := p.config()
 	c.Runtime = rt
-	p.Service = serving.New(c)
+	p.services = newServices(c)
 	p.apply(t, spec)
 	done := make(chan struct{})
 	var all sync.WaitGroup
@@ -158,7 +158,7 @@ func repliesWhileVersionsChange(t *testing.T, spec serving.Spec, mark int64, inp
 	for i := range 6 {
 		_, err := p.Shadow(ctx, "nyc", "d", "9")
 		must(err)
-		_, err = p.StartRollout(ctx, "nyc", "d", serving.RolloutRequest{Version: strconv.Itoa(2 + i%6), Weight: 40})
+		_, err = p.Rollouts.Start(ctx, "nyc", "d", serving.RolloutRequest{Version: strconv.Itoa(2 + i%6), Weight: 40})
 		must(err)
 		rt.dead.Store(true)
 		must(second(p.SetWeight(ctx, "nyc", "d", 70)))
@@ -209,7 +209,7 @@ func TestBatchingState(t *testing.T) {
 	} {
 		cfg := p.config()
 		cfg.Runtime = c.rt
-		p.Service = serving.New(cfg)
+		p.services = newServices(cfg)
 		p.apply(t, serving.Spec{Model: "m", Version: "1"}) // not tried when nothing changes
 		if _, _, err := p.Apply(t.Context(), "nyc", "d", serving.Spec{Model: "m", Version: "2", Batching: c.batching}, false); err != nil {
 			t.Fatal(err)

@@ -19,6 +19,9 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
+// Rollouts starts and ends rollouts, and shadows.
+type Rollouts struct{ *core }
+
 // RolloutRequest is a candidate to be tried on a share of a deployment's requests.
 type RolloutRequest struct {
 	Version string // number or alias of the candidate
@@ -43,34 +46,34 @@ func small(evidence json.RawMessage) error {
 }
 
 // running is the rollout that runs, the zero Rollout when none does.
-func (s *Service) running(ctx context.Context, tx *store.Tx, project, name string) (Rollout, error) {
-	runs, err := s.Store.Rollouts(ctx, tx, project, name, 1)
+func (s *core) running(ctx context.Context, tx *store.Tx, project, name string) (Rollout, error) {
+	runs, err := s.rolloutStore.Rollouts(ctx, tx, project, name, 1)
 	if err != nil || len(runs) == 0 || runs[0].State != Running {
 		return Rollout{}, err
 	}
 	return runs[0], nil
 }
 
-// changed writes a deployment that was changed by a rollout.
-func (s *Service) changed(ctx context.Context, tx *store.Tx, d *Deployment) error {
+// changed writes a deployment that a rollout or a shadow has changed.
+func (s *Rollouts) changed(ctx context.Context, tx *store.Tx, d *Deployment) error {
 	d.UpdatedAt = time.Now().UTC()
 	d.Revision++
-	return s.Store.Put(ctx, tx, *d)
+	return s.deploymentStore.Put(ctx, tx, *d)
 }
 
-func (s *Service) audited(ctx context.Context, tx *store.Tx, project, name, reason string, detail map[string]any) error {
+func (s *core) audited(ctx context.Context, tx *store.Tx, project, name, reason string, detail map[string]any) error {
 	return audit.Append(ctx, tx, audit.Entry{
 		Project: project, Action: string(actionRollout), Object: "deployment " + name, Reason: clip(reason, maxReason), Detail: detail,
 	})
 }
 
 // end closes a rollout in the caller's transaction.
-func (s *Service) end(ctx context.Context, tx *store.Tx, r Rollout, state RolloutState, e RolloutEnd) error {
+func (s *core) end(ctx context.Context, tx *store.Tx, r Rollout, state RolloutState, e RolloutEnd) error {
 	r.State, r.Reason, r.Evidence = state, clip(e.Reason, maxReason), e.Evidence
 	if r.Ended.IsZero() {
 		r.Ended = time.Now().UTC()
 	}
-	if err := s.Store.PutRollout(ctx, tx, r); err != nil {
+	if err := s.rolloutStore.PutRollout(ctx, tx, r); err != nil {
 		return err
 	}
 	if err := s.audited(ctx, tx, r.Project, r.Deployment, r.Reason, map[string]any{
@@ -81,12 +84,12 @@ func (s *Service) end(ctx context.Context, tx *store.Tx, r Rollout, state Rollou
 	return event.Publish(ctx, tx, r.Project, EventRolloutEnded, r)
 }
 
-// StartRollout tries a version of the deployment's model on a share of its
+// Start tries a version of the deployment's model on a share of its
 // requests. The version is verified and loaded before anything changes. Errors:
 // fault.Conflict when a rollout runs already, the version is stable already, or
 // its files do not match the signature; fault.NotFound; fault.Invalid.
-func (s *Service) StartRollout(ctx context.Context, project, name string, try RolloutRequest) (Rollout, error) {
-	if err := s.Authz.Allow(ctx, actionRollout, object(project, name)); err != nil {
+func (s *Rollouts) Start(ctx context.Context, project, name string, try RolloutRequest) (Rollout, error) {
+	if err := s.cfg.Authz.Allow(ctx, actionRollout, object(project, name)); err != nil {
 		return Rollout{}, err
 	}
 	if try.Weight < 0 || try.Weight > rollout.MaxWeight {
@@ -95,7 +98,7 @@ func (s *Service) StartRollout(ctx context.Context, project, name string, try Ro
 	if try.Version == "" {
 		return Rollout{}, fault.New(fault.Invalid, "version: name the canary")
 	}
-	d, err := s.Record(ctx, project, name)
+	d, err := s.stored(ctx, project, name)
 	if err != nil {
 		return Rollout{}, err
 	}
@@ -112,7 +115,7 @@ func (s *Service) StartRollout(ctx context.Context, project, name string, try Ro
 		return Rollout{}, fault.Wrap(err, "start the rollout of version %.80s of %s", try.Version, d.Model)
 	}
 	var r Rollout
-	err = s.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error {
+	err = s.cfg.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error {
 		now, err := s.still(ctx, tx, d)
 		if err != nil {
 			return err
@@ -133,10 +136,10 @@ func (s *Service) StartRollout(ctx context.Context, project, name string, try Ro
 		case version == shadow.Version:
 			now.Trials = now.without(Shadow) // it shows itself now
 		}
-		if err := s.Models.RequireVersion(ctx, tx, project, now.Model, t.model.Version); err != nil {
+		if err := s.cfg.Models.RequireVersion(ctx, tx, project, now.Model, t.model.Version); err != nil {
 			return err
 		}
-		if err := s.Models.Cleared(ctx, tx, project, now.Model, t.model.Version, ""); err != nil {
+		if err := s.cfg.Models.Cleared(ctx, tx, project, now.Model, t.model.Version, ""); err != nil {
 			return err
 		}
 		spec := now.Spec.Rollout.WithDefaults()
@@ -181,8 +184,8 @@ func standsIn(stable, candidate *target) error {
 
 // still is the deployment as it is now, which must serve the model that was
 // looked at before.
-func (s *Service) still(ctx context.Context, tx *store.Tx, d Deployment) (Deployment, error) {
-	now, err := s.Store.One(ctx, tx, d.Project, d.Name)
+func (s *Rollouts) still(ctx context.Context, tx *store.Tx, d Deployment) (Deployment, error) {
+	now, err := s.deploymentStore.One(ctx, tx, d.Project, d.Name)
 	if err != nil {
 		return now, err
 	}
@@ -192,8 +195,8 @@ func (s *Service) still(ctx context.Context, tx *store.Tx, d Deployment) (Deploy
 	return now, nil
 }
 
-func (s *Service) begin(ctx context.Context, tx *store.Tx, r Rollout) error {
-	if err := s.Store.PutRollout(ctx, tx, r); err != nil {
+func (s *Rollouts) begin(ctx context.Context, tx *store.Tx, r Rollout) error {
+	if err := s.rolloutStore.PutRollout(ctx, tx, r); err != nil {
 		return err
 	}
 	if err := s.audited(ctx, tx, r.Project, r.Deployment, r.Cause, map[string]any{
@@ -207,16 +210,16 @@ func (s *Service) begin(ctx context.Context, tx *store.Tx, r Rollout) error {
 // SetWeight moves the share of the version that is being tried. What was observed
 // under the old share is not evidence under the new one: the rollout ends as
 // cancelled, and another one begins with the same versions.
-func (s *Service) SetWeight(ctx context.Context, project, name string, weight int) (Rollout, error) {
-	if err := s.Authz.Allow(ctx, actionRollout, object(project, name)); err != nil {
+func (s *Rollouts) SetWeight(ctx context.Context, project, name string, weight int) (Rollout, error) {
+	if err := s.cfg.Authz.Allow(ctx, actionRollout, object(project, name)); err != nil {
 		return Rollout{}, err
 	}
 	if weight < 1 || weight > rollout.MaxWeight {
 		return Rollout{}, fault.New(fault.Invalid, "the weight of %d percent is outside the range 1 to %d", weight, rollout.MaxWeight)
 	}
 	var r Rollout
-	err := s.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error {
-		d, err := s.Store.One(ctx, tx, project, name)
+	err := s.cfg.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error {
+		d, err := s.deploymentStore.One(ctx, tx, project, name)
 		if err != nil {
 			return err
 		}
@@ -233,7 +236,7 @@ func (s *Service) SetWeight(ctx context.Context, project, name string, weight in
 			return nil
 		}
 		if weight > run.Weight { // somebody may have rejected it since
-			if err := s.Models.Cleared(ctx, tx, project, d.Model, canary.Version, ""); err != nil {
+			if err := s.cfg.Models.Cleared(ctx, tx, project, d.Model, canary.Version, ""); err != nil {
 				return err
 			}
 		}
@@ -262,7 +265,7 @@ func (s *Service) SetWeight(ctx context.Context, project, name string, weight in
 // fault.Conflict when no rollout, or another one, runs, or its version does not
 // load: what answers goes on answering; fault.PermissionDenied,
 // also without model.promote when an alias moves.
-func (s *Service) Promote(ctx context.Context, project, name string, e RolloutEnd) (Rollout, error) {
+func (s *Rollouts) Promote(ctx context.Context, project, name string, e RolloutEnd) (Rollout, error) {
 	if err := s.mayEnd(ctx, project, name, e); err != nil {
 		return Rollout{}, err
 	}
@@ -271,8 +274,8 @@ func (s *Service) Promote(ctx context.Context, project, name string, e RolloutEn
 		return Rollout{}, fault.Wrap(err, "promote")
 	}
 	var r Rollout
-	err = s.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error {
-		d, err := s.Store.One(ctx, tx, project, name)
+	err = s.cfg.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error {
+		d, err := s.deploymentStore.One(ctx, tx, project, name)
 		if err != nil {
 			return err
 		}
@@ -283,16 +286,16 @@ func (s *Service) Promote(ctx context.Context, project, name string, e RolloutEn
 		if r.State != Running || !ok {
 			return fault.New(fault.Conflict, "rollout %s has already ended: it is %s", r.ID, r.State)
 		}
-		if err := s.Models.RequireVersion(ctx, tx, project, d.Model, canary.Version); err != nil {
+		if err := s.cfg.Models.RequireVersion(ctx, tx, project, d.Model, canary.Version); err != nil {
 			return err
 		}
-		if err := s.Models.Cleared(ctx, tx, project, d.Model, canary.Version, d.Spec.alias()); err != nil {
+		if err := s.cfg.Models.Cleared(ctx, tx, project, d.Model, canary.Version, d.Spec.alias()); err != nil {
 			return err
 		}
 		if err := s.end(ctx, tx, r, Promoted, e); err != nil {
 			return err
 		}
-		if r, err = s.Store.Rollout(ctx, tx, r.ID); err != nil {
+		if r, err = s.rolloutStore.Rollout(ctx, tx, r.ID); err != nil {
 			return err
 		}
 		return s.stabilise(ctx, tx, d, canary, pushed(d.Before, d.Version, canary.Version))
@@ -307,13 +310,13 @@ func (s *Service) Promote(ctx context.Context, project, name string, e RolloutEn
 
 // candidate loads the version that is tried when it is not in memory: what does
 // not load is not promoted. The caller has its use.
-func (s *Service) candidate(ctx context.Context, project, name string) ([]*target, error) {
-	d, err := s.Record(ctx, project, name)
+func (s *Rollouts) candidate(ctx context.Context, project, name string) ([]*target, error) {
+	d, err := s.stored(ctx, project, name)
 	if err != nil {
 		return nil, err
 	}
 	i := slices.IndexFunc(d.wants(), func(w wanting) bool { return w.role == Canary })
-	if i < 0 || (*s.tables.Load())[key{project, name}].holding(d.wants()[i]) != nil {
+	if i < 0 || s.table(key{project, name}).holding(d.wants()[i]) != nil {
 		return nil, nil
 	}
 	version := d.wants()[i].version
@@ -341,23 +344,23 @@ func notLoaded(err error, hint, format string, args ...any) error {
 }
 
 // mayEnd asks for the permission to end a rollout, and checks the ending.
-func (s *Service) mayEnd(ctx context.Context, project, name string, e RolloutEnd) error {
-	if err := s.Authz.Allow(ctx, actionRollout, object(project, name)); err != nil {
+func (s *Rollouts) mayEnd(ctx context.Context, project, name string, e RolloutEnd) error {
+	if err := s.cfg.Authz.Allow(ctx, actionRollout, object(project, name)); err != nil {
 		return err
 	}
 	if err := small(e.Evidence); err != nil {
 		return err
 	}
-	d, err := s.Record(ctx, project, name)
+	d, err := s.stored(ctx, project, name)
 	if err != nil || d.Spec.alias() == "" {
 		return err
 	}
-	return s.Authz.Allow(ctx, actionPromote, policy.Object{Project: project, Kind: "model", Name: d.Model})
+	return s.cfg.Authz.Allow(ctx, actionPromote, policy.Object{Project: project, Kind: "model", Name: d.Model})
 }
 
 // asked is the rollout that an ending is about: the one named, or the one that
 // runs.
-func (s *Service) asked(ctx context.Context, tx *store.Tx, d Deployment, e RolloutEnd) (Rollout, error) {
+func (s *Rollouts) asked(ctx context.Context, tx *store.Tx, d Deployment, e RolloutEnd) (Rollout, error) {
 	if e.Rollout == "" {
 		r, err := s.running(ctx, tx, d.Project, d.Name)
 		if err == nil && r.ID == "" {
@@ -365,7 +368,7 @@ func (s *Service) asked(ctx context.Context, tx *store.Tx, d Deployment, e Rollo
 		}
 		return r, err
 	}
-	r, err := s.Store.Rollout(ctx, tx, e.Rollout)
+	r, err := s.rolloutStore.Rollout(ctx, tx, e.Rollout)
 	if err == nil && (r.Project != d.Project || r.Deployment != d.Name) {
 		err = fault.New(fault.NotFound, "rollout %q not found", e.Rollout)
 	}
@@ -374,7 +377,7 @@ func (s *Service) asked(ctx context.Context, tx *store.Tx, d Deployment, e Rollo
 
 // stabilise makes a version the stable one: the alias that the manifest follows
 // goes with it, and a number in the manifest's place is the new one.
-func (s *Service) stabilise(ctx context.Context, tx *store.Tx, d Deployment, t Trial, before []int64) error {
+func (s *Rollouts) stabilise(ctx context.Context, tx *store.Tx, d Deployment, t Trial, before []int64) error {
 	d.Trials = d.without(Canary)
 	if shadow, ok := d.trialOf(Shadow); ok && shadow.Version == t.Version {
 		d.Trials = d.without(Shadow)
@@ -385,7 +388,7 @@ func (s *Service) stabilise(ctx context.Context, tx *store.Tx, d Deployment, t T
 		d.Spec.Version = versionText(t.Version)
 	case "latest": // the registry's own word for the newest
 	default:
-		if err := s.Models.Point(ctx, tx, d.Project, d.Model, alias, t.Version); err != nil {
+		if err := s.cfg.Models.Point(ctx, tx, d.Project, d.Model, alias, t.Version); err != nil {
 			return err
 		}
 	}
@@ -400,7 +403,7 @@ func (s *Service) stabilise(ctx context.Context, tx *store.Tx, d Deployment, t T
 // verified and loaded before anything changes. Errors: fault.Conflict when there
 // is nothing to go back to, or the version no longer loads: what answers goes on
 // answering.
-func (s *Service) Rollback(ctx context.Context, project, name string, e RolloutEnd) (Deployment, error) {
+func (s *Rollouts) Rollback(ctx context.Context, project, name string, e RolloutEnd) (Deployment, error) {
 	if err := s.mayEnd(ctx, project, name, e); err != nil {
 		return Deployment{}, err
 	}
@@ -411,7 +414,7 @@ func (s *Service) Rollback(ctx context.Context, project, name string, e RolloutE
 	case Running, Promoted:
 		return Deployment{}, fault.New(fault.Invalid, "a rollback cannot end as %s", e.State)
 	}
-	d, err := s.Record(ctx, project, name)
+	d, err := s.stored(ctx, project, name)
 	if err != nil {
 		return Deployment{}, err
 	}
@@ -426,7 +429,7 @@ func (s *Service) Rollback(ctx context.Context, project, name string, e RolloutE
 				"version %d cannot be loaded any more, and version %d keeps serving", back.to, d.Version)
 		}
 	}
-	err = s.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error { return s.goBack(ctx, tx, d, back, t, e) })
+	err = s.cfg.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error { return s.goBack(ctx, tx, d, back, t, e) })
 	if err != nil {
 		t.leave()
 		return Deployment{}, fault.Wrap(err, "roll back %s", name)
@@ -436,7 +439,7 @@ func (s *Service) Rollback(ctx context.Context, project, name string, e RolloutE
 	} else {
 		s.settleNow(ctx, key{project, name}, t)
 	}
-	if d, err = s.Record(ctx, project, name); err != nil {
+	if d, err = s.stored(ctx, project, name); err != nil {
 		return d, err
 	}
 	return s.withState(d), nil
@@ -451,10 +454,10 @@ type goal struct {
 	done   bool      // it has happened
 }
 
-func (s *Service) goal(ctx context.Context, d Deployment, e RolloutEnd) (g goal, err error) {
-	err = s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+func (s *Rollouts) goal(ctx context.Context, d Deployment, e RolloutEnd) (g goal, err error) {
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		g = goal{to: e.To}
-		runs, err := s.Store.Rollouts(ctx, tx, d.Project, d.Name, maxHistory)
+		runs, err := s.rolloutStore.Rollouts(ctx, tx, d.Project, d.Name, maxHistory)
 		if err != nil {
 			return err
 		}
@@ -507,7 +510,7 @@ func (s *Service) goal(ctx context.Context, d Deployment, e RolloutEnd) (g goal,
 }
 
 // goBack writes a rollback down. t is nil when the stable version stays.
-func (s *Service) goBack(ctx context.Context, tx *store.Tx, looked Deployment, g goal, t *target, e RolloutEnd) error {
+func (s *Rollouts) goBack(ctx context.Context, tx *store.Tx, looked Deployment, g goal, t *target, e RolloutEnd) error {
 	if g.done {
 		return nil
 	}
@@ -536,7 +539,7 @@ func (s *Service) goBack(ctx context.Context, tx *store.Tx, looked Deployment, g
 	}
 	stood := slices.Contains(d.Before, t.model.Version) // as a version of this model
 	if g.undoes != "" {
-		r, err := s.Store.Rollout(ctx, tx, g.undoes)
+		r, err := s.rolloutStore.Rollout(ctx, tx, g.undoes)
 		if err != nil {
 			return err
 		}
@@ -549,11 +552,11 @@ func (s *Service) goBack(ctx context.Context, tx *store.Tx, looked Deployment, g
 	}); err != nil {
 		return err
 	}
-	if err := s.Models.RequireVersion(ctx, tx, d.Project, d.Model, t.model.Version); err != nil {
+	if err := s.cfg.Models.RequireVersion(ctx, tx, d.Project, d.Model, t.model.Version); err != nil {
 		return err
 	}
 	if !stood { // it is no way back: the version was never let through here
-		if err := s.Models.Cleared(ctx, tx, d.Project, d.Model, t.model.Version, d.Spec.alias()); err != nil {
+		if err := s.cfg.Models.Cleared(ctx, tx, d.Project, d.Model, t.model.Version, d.Spec.alias()); err != nil {
 			return err
 		}
 	}
@@ -570,12 +573,12 @@ func (s *Service) goBack(ctx context.Context, tx *store.Tx, looked Deployment, g
 }
 
 // Shadow shows each request to another version of the model, too; an empty
-// version ends that. Errors: as of StartRollout.
-func (s *Service) Shadow(ctx context.Context, project, name, version string) (Deployment, error) {
-	if err := s.Authz.Allow(ctx, actionRollout, object(project, name)); err != nil {
+// version ends that. Errors: as of Start.
+func (s *Rollouts) Shadow(ctx context.Context, project, name, version string) (Deployment, error) {
+	if err := s.cfg.Authz.Allow(ctx, actionRollout, object(project, name)); err != nil {
 		return Deployment{}, err
 	}
-	d, err := s.Record(ctx, project, name)
+	d, err := s.stored(ctx, project, name)
 	if err != nil {
 		return Deployment{}, err
 	}
@@ -585,7 +588,7 @@ func (s *Service) Shadow(ctx context.Context, project, name, version string) (De
 			return Deployment{}, fault.Wrap(err, "shadow %s with version %.80s", name, version)
 		}
 	}
-	err = s.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error {
+	err = s.cfg.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error {
 		now, err := s.still(ctx, tx, d)
 		if err != nil {
 			return err
@@ -597,7 +600,7 @@ func (s *Service) Shadow(ctx context.Context, project, name, version string) (De
 			if now.Version == shown.Version || len(now.Trials) > 0 && now.Trials[0].Version == shown.Version {
 				return fault.New(fault.Conflict, "version %d already serves requests", shown.Version)
 			}
-			if err := s.Models.RequireVersion(ctx, tx, project, now.Model, shown.Version); err != nil {
+			if err := s.cfg.Models.RequireVersion(ctx, tx, project, now.Model, shown.Version); err != nil {
 				return err
 			}
 			now.Trials = now.with(Trial{
@@ -625,25 +628,25 @@ func (s *Service) Shadow(ctx context.Context, project, name, version string) (De
 	return s.withState(d), nil
 }
 
-// Rollouts lists a deployment's newest rollouts, newest first.
-func (s *Service) Rollouts(ctx context.Context, project, name string) (rs []Rollout, err error) {
-	if err := s.Authz.Allow(ctx, actionRead, object(project, name)); err != nil {
+// List is a deployment's newest rollouts, newest first.
+func (s *Rollouts) List(ctx context.Context, project, name string) (rs []Rollout, err error) {
+	if err := s.cfg.Authz.Allow(ctx, actionRead, object(project, name)); err != nil {
 		return nil, err
 	}
-	err = s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		rs, err = s.Store.Rollouts(ctx, tx, project, name, maxHistory)
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		rs, err = s.rolloutStore.Rollouts(ctx, tx, project, name, maxHistory)
 		return err
 	})
 	return rs, err
 }
 
 // Running lists the rollouts of all projects that run.
-func (s *Service) Running(ctx context.Context) (rs []Rollout, err error) {
-	if err := s.Authz.Allow(ctx, actionRead, object("", "")); err != nil {
+func (s *Rollouts) Running(ctx context.Context) (rs []Rollout, err error) {
+	if err := s.cfg.Authz.Allow(ctx, actionRead, object("", "")); err != nil {
 		return nil, err
 	}
-	err = s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		rs, err = s.Store.Running(ctx, tx)
+	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		rs, err = s.rolloutStore.Running(ctx, tx)
 		return err
 	})
 	return rs, err
@@ -651,12 +654,12 @@ func (s *Service) Running(ctx context.Context) (rs []Rollout, err error) {
 
 // Began keeps the time of a rollout's first judged record, on the clock of
 // records. Only the first call for a rollout changes anything.
-func (s *Service) Began(ctx context.Context, project string, rollout RolloutID, at time.Time) error {
-	if err := s.Authz.Allow(ctx, actionRollout, object(project, "")); err != nil {
+func (s *Rollouts) Began(ctx context.Context, project string, rollout RolloutID, at time.Time) error {
+	if err := s.cfg.Authz.Allow(ctx, actionRollout, object(project, "")); err != nil {
 		return err
 	}
-	return s.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error {
-		r, err := s.Store.Rollout(ctx, tx, rollout)
+	return s.cfg.DB.Update(ctx, project, func(ctx context.Context, tx *store.Tx) error {
+		r, err := s.rolloutStore.Rollout(ctx, tx, rollout)
 		if err != nil || !r.StartedAt.IsZero() || r.Project != project {
 			return err
 		}
@@ -664,6 +667,6 @@ func (s *Service) Began(ctx context.Context, project string, rollout RolloutID, 
 		if err := s.audited(ctx, tx, project, r.Deployment, "", map[string]any{"act": "began", "rollout": r.ID, "at": r.StartedAt}); err != nil {
 			return err
 		}
-		return s.Store.PutRollout(ctx, tx, r)
+		return s.rolloutStore.PutRollout(ctx, tx, r)
 	})
 }

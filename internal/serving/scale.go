@@ -185,9 +185,9 @@ func (z *scaler) of(k key, id ID) *scaled {
 
 // ScaleOnce looks at each deployment that says how it scales, and makes more or
 // fewer replicas, or scales it to zero. It is to be called once a second.
-func (s *Service) ScaleOnce(ctx context.Context) error { return s.scale(ctx, time.Now()) }
+func (s *Loader) ScaleOnce(ctx context.Context) error { return s.scale(ctx, time.Now()) }
 
-func (s *Service) scale(ctx context.Context, now time.Time) error {
+func (s *Loader) scale(ctx context.Context, now time.Time) error {
 	for k, t := range *s.tables.Load() {
 		if t.deployment.Spec.Scale == nil {
 			continue
@@ -207,7 +207,7 @@ func (s *Service) scale(ctx context.Context, now time.Time) error {
 
 // sample looks at a deployment's versions and decides. It reports whether nobody
 // asks for the deployment any more.
-func (s *Service) sample(k key, t *table, now time.Time) (idle bool) {
+func (s *Loader) sample(k key, t *table, now time.Time) (idle bool) {
 	s.scaler.mu.Lock()
 	defer s.scaler.mu.Unlock()
 	c := s.scaler.of(k, t.deployment.ID)
@@ -261,7 +261,7 @@ func (s *Service) sample(k key, t *table, now time.Time) (idle bool) {
 		v.past = append(drop(v.past, func(o autoscale.Past) bool { return now.Sub(o.At) >= autoscale.Down }), autoscale.Past{At: now, Need: v.decision.Need})
 		idle = idle && v.decision.Wanted == 0
 		if before != v.decision.Wanted {
-			s.Log.Info("replicas wanted", slog.String("deployment", k.name), slog.Int64("version", x.model.Version), slog.Int("replicas", v.decision.Wanted), slog.String("reason", v.decision.Reason))
+			s.log.Info("replicas wanted", slog.String("deployment", k.name), slog.Int64("version", x.model.Version), slog.Int("replicas", v.decision.Wanted), slog.String("reason", v.decision.Reason))
 		}
 	}
 	return idle
@@ -277,7 +277,7 @@ func drop[T any](all []T, old func(T) bool) []T {
 }
 
 // wanted is how many replicas a version should have; 1 when nothing was decided.
-func (s *Service) wanted(k key, version int64) int {
+func (s *Loader) wanted(k key, version int64) int {
 	s.scaler.mu.Lock()
 	defer s.scaler.mu.Unlock()
 	if c := s.scaler.all[k]; c != nil && c.versions[version] != nil {
@@ -288,7 +288,7 @@ func (s *Service) wanted(k key, version int64) int {
 
 // scaleToZero takes a deployment's models out of memory, if nobody has asked meanwhile.
 // Whoever has entered finishes on them.
-func (s *Service) scaleToZero(ctx context.Context, k key, t *table) {
+func (s *Loader) scaleToZero(ctx context.Context, k key, t *table) {
 	s.settling.Lock()
 	defer s.settling.Unlock()
 	all := *s.tables.Load()
@@ -304,7 +304,7 @@ func (s *Service) scaleToZero(ctx context.Context, k key, t *table) {
 	asleep.stable, asleep.canary, asleep.shadow, asleep.share, asleep.unloaded = nil, nil, nil, 0, t.targets()
 	s.replace(k, &asleep)
 	leave(t.targets())
-	s.Log.InfoContext(ctx, "idle models were scaled to zero", slog.String("deployment", k.name))
+	s.log.InfoContext(ctx, "idle models were scaled to zero", slog.String("deployment", k.name))
 }
 
 // scaledToZero reports whether nothing of a deployment is in memory because nobody asked
@@ -316,7 +316,7 @@ func (t *table) scaledToZero() bool {
 // resting reports whether the loader leaves a deployment alone: nobody asked for
 // it, or all that was asked was loaded and has left again. One that could not be
 // loaded for who asked is tried again.
-func (s *Service) resting(k key, t *table, d Deployment) bool {
+func (s *core) resting(k key, t *table, d Deployment) bool {
 	if !d.Spec.scalesToZero() || t == nil || t.deployment.ID != d.ID || len(t.targets()) > 0 {
 		return false
 	}
@@ -336,7 +336,7 @@ func (t *tally) seen() (requests, answered int64, queued time.Duration) {
 
 // scaleState adds how many replicas a version has to its state, and why. It reports
 // whether the version is loaded when it is asked for.
-func (s *Service) scaleState(k key, t *table, w wanting, loaded *target, x *Target) (asleep bool) {
+func (s *core) scaleState(k key, t *table, w wanting, loaded *target, x *Target) (asleep bool) {
 	if loaded == nil {
 		if t != nil && t.deployment.Spec.scalesToZero() && x.State == Loading && (w.role == Stable || t.scaledToZero()) {
 			x.State = Ready // it answers whoever asks
@@ -368,49 +368,4 @@ func (s *Service) scaleState(k key, t *table, w wanting, loaded *target, x *Targ
 		}
 	}
 	return false
-}
-
-// Scaling is how a version scales, for a monitor.
-type Scaling struct {
-	Project, Deployment string
-	Version             int64
-	Wanted, Running     int // replicas
-}
-
-// ColdStarts are the requests that wait for a deployment to load, and how often and how long
-// it loaded for some.
-type ColdStarts struct {
-	Project, Deployment string
-	Waiting             int // requests, now
-	Loads               Spent
-}
-
-// Scaled is how the deployments scale that say how.
-func (s *Service) Scaled() (versions []Scaling, holds []ColdStarts) {
-	for k, t := range *s.tables.Load() {
-		if t.deployment.Spec.Scale == nil {
-			continue
-		}
-		for _, w := range t.wanted {
-			var x Target
-			if loaded := t.holding(w); loaded != nil {
-				if loaded.unavailable() == nil {
-					x.State = Ready
-				}
-				s.scaleState(k, t, w, loaded, &x)
-			}
-			versions = append(versions, Scaling{k.project, k.name, w.version, x.Wanted, x.Replicas})
-		}
-		h := ColdStarts{Project: k.project, Deployment: k.name}
-		s.scaler.mu.Lock()
-		if c := s.scaler.all[k]; c != nil {
-			h.Loads = c.coldStarts
-			if c.coldStart != nil {
-				h.Waiting = c.coldStart.requests
-			}
-		}
-		s.scaler.mu.Unlock()
-		holds = append(holds, h)
-	}
-	return versions, holds
 }

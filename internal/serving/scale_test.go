@@ -114,7 +114,7 @@ func zero(t *testing.T, spec serving.Spec) (*pond, *sleepy) {
 	r := &sleepy{numbered: p.rt}
 	c := p.config()
 	c.Runtime = r
-	p.Service = serving.New(c)
+	p.services = newServices(c)
 	spec.Model, spec.Scale = "m", &serving.ScaleSpec{Min: new(int), Idle: "1m"}
 	p.apply(t, spec)
 	if err := p.RunOnce(t.Context()); err != nil {
@@ -327,7 +327,7 @@ func TestHeldTime(t *testing.T) {
 	p, r := zero(t, serving.Spec{})
 	c := p.config()
 	c.Runtime, c.LoadTime = r, 20*time.Millisecond
-	p.Service = serving.New(c)
+	p.services = newServices(c)
 	if err := p.RunOnce(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -344,7 +344,7 @@ func TestHeldIsNotAsking(t *testing.T) {
 	p, r := zero(t, serving.Spec{})
 	c := p.config()
 	c.Runtime, c.Timeout = r, time.Second
-	p.Service = serving.New(c)
+	p.services = newServices(c)
 	if err := p.RunOnce(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -425,7 +425,7 @@ func TestLazyAfterRestart(t *testing.T) {
 	again := func() {
 		c := p.config()
 		c.Runtime = r
-		p.Service = serving.New(c)
+		p.services = newServices(c)
 		r.loads.Store(0)
 		for range 2 {
 			if err := p.RunOnce(t.Context()); err != nil {
@@ -461,11 +461,11 @@ func TestLazyAfterRestart(t *testing.T) {
 // revocable lets one action be forbidden while others are asked for.
 type revocable struct {
 	serving.Authorizer
-	denied atomic.Bool
+	denied atomic.Value // policy.Action
 }
 
 func (g *revocable) Allow(ctx context.Context, a policy.Action, o policy.Object) error {
-	if g.denied.Load() && a == "deployment.infer" {
+	if g.denied.Load() == a {
 		return fault.New(fault.PermissionDenied, "not any more")
 	}
 	return g.Authorizer.Allow(ctx, a, o)
@@ -474,18 +474,20 @@ func (g *revocable) Allow(ctx context.Context, a policy.Action, o policy.Object)
 // TestMeanwhile: what happens to a deployment, or to a caller, while requests are held.
 func TestMeanwhile(t *testing.T) {
 	for name, c := range map[string]struct {
+		asks serving.Request
 		act  func(t *testing.T, p *pond, g *revocable)
 		kind fault.Kind
 		says string
 	}{
-		"deleted": {func(t *testing.T, p *pond, _ *revocable) {
+		"deleted": {serving.Request{}, func(t *testing.T, p *pond, _ *revocable) {
 			t.Helper()
 			if err := p.Delete(t.Context(), "nyc", "d"); err != nil {
 				t.Error(err)
 			}
 		}, fault.NotFound, "unknown model"},
-		"denied": {func(_ *testing.T, _ *pond, g *revocable) { g.denied.Store(true) }, fault.PermissionDenied, "not any more"},
-		"stopped": {func(t *testing.T, p *pond, _ *revocable) {
+		"denied":          {serving.Request{}, func(_ *testing.T, _ *pond, g *revocable) { g.denied.Store(policy.Action("deployment.infer")) }, fault.PermissionDenied, "not any more"},
+		"denied the past": {serving.Request{AsOf: noon}, func(_ *testing.T, _ *pond, g *revocable) { g.denied.Store(policy.Action("feature.history")) }, fault.PermissionDenied, "not any more"},
+		"stopped": {serving.Request{}, func(t *testing.T, p *pond, _ *revocable) {
 			t.Helper()
 			if err := p.Close(t.Context()); err != nil {
 				t.Error(err)
@@ -497,16 +499,16 @@ func TestMeanwhile(t *testing.T) {
 			g := &revocable{Authorizer: p.world}
 			cfg := p.config()
 			cfg.Runtime, cfg.Authz = r, g
-			p.Service = serving.New(cfg)
+			p.services = newServices(cfg)
 			if err := p.RunOnce(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			r.began, r.let = make(chan struct{}, 1), make(chan struct{})
-			answer := p.later(t.Context(), serving.Request{})
+			answer := p.later(t.Context(), c.asks)
 			<-r.began
 			p.waiting(t, 1)
 			c.act(t, p, g)
-			if name == "denied" {
+			if strings.HasPrefix(name, "denied") {
 				close(r.let)
 			}
 			if err := <-answer; fault.KindOf(err) != c.kind || !strings.Contains(err.Error(), c.says) {
@@ -533,6 +535,10 @@ func TestDeniedIsNotLoaded(t *testing.T) {
 	p.world.denied["deployment.infer"] = false
 	if err := <-p.later(t.Context(), serving.Request{RouteKey: strings.Repeat("x", 2000)}); !fault.Is(err, fault.Invalid) || r.loads.Load() != 0 {
 		t.Errorf("%v, %d loads", err, r.loads.Load())
+	}
+	p.world.denied["feature.history"] = true
+	if err := <-p.later(t.Context(), serving.Request{AsOf: noon}); !fault.Is(err, fault.PermissionDenied) || r.loads.Load() != 0 {
+		t.Errorf("the past without permission: %v, %d loads", err, r.loads.Load())
 	}
 	if p.ask(t, "", "") != 1 || r.loads.Load() != 1 {
 		t.Error("who was held was counted twice against the limits")
@@ -661,7 +667,7 @@ func TestComparedWithTheStable(t *testing.T) {
 	started := make(chan error, 1)
 	try := func(version string, meanwhile func()) error {
 		go func() {
-			started <- second(p.StartRollout(ctx, "nyc", "d", serving.RolloutRequest{Version: version, Weight: 50}))
+			started <- second(p.Rollouts.Start(ctx, "nyc", "d", serving.RolloutRequest{Version: version, Weight: 50}))
 		}()
 		<-r.began // the candidate: what is asleep was loaded before
 		meanwhile()

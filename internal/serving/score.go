@@ -30,11 +30,11 @@ type Rows struct {
 // records that, is the caller's business; whether they may go to the deployment's
 // remote is not. Needs deployment.infer. Errors: fault.Unsupported for a deployment
 // whose requests bring the model's own inputs; those of Apply.
-func (s *Service) Score(ctx context.Context, project, name string, version int64, rows Rows) ([]float64, error) {
-	if err := s.Authz.Allow(ctx, actionInfer, object(project, name)); err != nil {
+func (s *Inference) Score(ctx context.Context, project, name string, version int64, rows Rows) ([]float64, error) {
+	if err := s.cfg.Authz.Allow(ctx, actionInfer, object(project, name)); err != nil {
 		return nil, err
 	}
-	d, err := s.Record(ctx, project, name)
+	d, err := s.stored(ctx, project, name)
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +76,7 @@ func (s *Service) Score(ctx context.Context, project, name string, version int64
 	return scores, nil
 }
 
-func (s *Service) scoresOf(ctx context.Context, c *columns, t *target, queue *batching.Queue, rows [][]float64) ([]float64, error) {
+func (s *Inference) scoresOf(ctx context.Context, c *columns, t *target, queue *batching.Queue, rows [][]float64) ([]float64, error) {
 	in := filled{rows: len(rows), columns: make([]prediction.Column, len(c.names))}
 	for i := range in.columns {
 		in.columns[i].Numbers = make([]float64, len(rows))
@@ -97,7 +97,7 @@ func (s *Service) scoresOf(ctx context.Context, c *columns, t *target, queue *ba
 	if err := t.meta.Check(in.inputs); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, scorePatience+s.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, scorePatience+s.cfg.Timeout)
 	defer cancel()
 	a, err := queue.Infer(ctx, batching.Request{Inputs: in.inputs, Outputs: []string{t.score.output}, Background: true})
 	if err != nil {

@@ -77,14 +77,31 @@ func (w *world) Record(_ context.Context, e audit.Entry) error {
 	return w.journal
 }
 
-func open(t *testing.T, w *world, path string) (*serving.Service, *store.DB) {
+// services are all of serving's, for tests that need several.
+type services struct {
+	*serving.Deployments
+	*serving.Inference
+	*serving.Rollouts
+	*serving.AutoActions
+	*serving.Loader
+	*serving.Quotas
+	*serving.Metrics
+	config serving.Config
+}
+
+func newServices(c serving.Config) *services {
+	s := serving.New(c)
+	return &services{s.Deployments, s.Inference, s.Rollouts, s.AutoActions, s.Loader, s.Quotas, s.Metrics, c}
+}
+
+func open(t *testing.T, w *world, path string) (*services, *store.DB) {
 	t.Helper()
 	db, err := store.Open(t.Context(), store.Config{URL: "sqlite://" + path, Migrations: []store.Migrations{servingsql.Migrations}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
-	return serving.New(serving.Config{DB: db, Store: servingsql.Store{}, Authz: w, Models: w, Journal: w, Guard: w, Runtime: runtimetest.Fake{}}), db
+	return newServices(serving.Config{DB: db, Store: servingsql.Store{}, Authz: w, Models: w, Journal: w, Guard: w, Runtime: runtimetest.Fake{}}), db
 }
 
 func newWorld() *world {
@@ -103,7 +120,7 @@ func (w *world) Point(_ context.Context, _ *store.Tx, _, _, alias string, versio
 	return nil
 }
 
-func infer(ctx context.Context, s *serving.Service, project, name, version string, in []runtime.Tensor, outputs []string) ([]runtime.Tensor, serving.Deployment, error) {
+func infer(ctx context.Context, s *services, project, name, version string, in []runtime.Tensor, outputs []string) ([]runtime.Tensor, serving.Deployment, error) {
 	a, err := s.Infer(ctx, serving.Request{Project: project, Name: name, Version: version, Inputs: in, Outputs: outputs})
 	var d serving.Deployment
 	if a.Deployment != nil {
@@ -139,7 +156,7 @@ func TestLifeOfADeployment(t *testing.T) {
 	if _, _, err := s.Apply(ctx, "nyc", "delay", serving.Spec{Model: "delay", Version: "2"}, true); !fault.Is(err, fault.Conflict) {
 		t.Errorf("a dry run of a version that is not cleared: %v", err)
 	}
-	if _, err := s.StartRollout(ctx, "nyc", "delay", serving.RolloutRequest{Version: "2"}); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "may not answer requests yet") {
+	if _, err := s.Rollouts.Start(ctx, "nyc", "delay", serving.RolloutRequest{Version: "2"}); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "may not answer requests yet") {
 		t.Errorf("a version that is not cleared is tried: %v", err)
 	}
 	if _, err := s.Shadow(ctx, "nyc", "delay", "2"); err != nil {
@@ -189,7 +206,7 @@ func TestLifeOfADeployment(t *testing.T) {
 	w.journal = nil
 
 	// A new process loads what is wanted; other projects see nothing.
-	again := serving.New(serving.Config{DB: db, Store: servingsql.Store{}, Authz: w, Models: w, Journal: w, Guard: w, Runtime: runtimetest.Fake{}})
+	again := newServices(serving.Config{DB: db, Store: servingsql.Store{}, Authz: w, Models: w, Journal: w, Guard: w, Runtime: runtimetest.Fake{}})
 	if d, err := again.One(ctx, "nyc", "delay"); err != nil || d.State != serving.Loading {
 		t.Errorf("%+v %v", d, err)
 	}
@@ -242,7 +259,7 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if ds, err := s.List(ctx, "nyc", "", 10); err != nil || len(ds) != 0 {
+	if ds, err := s.Deployments.List(ctx, "nyc", "", 10); err != nil || len(ds) != 0 {
 		t.Errorf("refused, and still there: %v %v", ds, err)
 	}
 	if _, _, err := s.Apply(ctx, "nyc", "d", serving.Spec{Model: "delay"}, false); err != nil {
@@ -268,7 +285,7 @@ func TestRefusals(t *testing.T) {
 	_, _, infer := infer(ctx, s, "nyc", "d", "", ask, nil)
 	_, metadata := s.Metadata(ctx, "nyc", "d", "")
 	_, one := s.One(ctx, "nyc", "d")
-	_, list := s.List(ctx, "nyc", "", 10)
+	_, list := s.Deployments.List(ctx, "nyc", "", 10)
 	for name, err := range map[string]error{"apply": apply, "infer": infer, "metadata": metadata, "one": one, "list": list, "delete": s.Delete(ctx, "nyc", "d")} {
 		if !fault.Is(err, fault.PermissionDenied) {
 			t.Errorf("%s without permission: %v", name, err)
@@ -287,7 +304,7 @@ func TestReadiness(t *testing.T) {
 		}
 	}
 	delete(w.models, "delay/2")
-	again := serving.New(serving.Config{DB: db, Store: servingsql.Store{}, Authz: w, Models: w, Journal: w, Guard: w, Runtime: runtimetest.Fake{}})
+	again := newServices(serving.Config{DB: db, Store: servingsql.Store{}, Authz: w, Models: w, Journal: w, Guard: w, Runtime: runtimetest.Fake{}})
 	if err := again.RunOnce(ctx); !fault.Is(err, fault.NotFound) {
 		t.Errorf("loaded what is not there: %v", err)
 	}
@@ -318,7 +335,7 @@ func TestChangedWhileLoading(t *testing.T) {
 	w := newWorld()
 	s, db := open(t, w, filepath.Join(t.TempDir(), "falaj.db"))
 	ctx := t.Context()
-	apply := func(s *serving.Service, name, version string) {
+	apply := func(s *services, name, version string) {
 		t.Helper()
 		if _, _, err := s.Apply(ctx, "nyc", name, serving.Spec{Model: "delay", Version: version}, false); err != nil {
 			t.Fatal(err)
@@ -328,7 +345,7 @@ func TestChangedWhileLoading(t *testing.T) {
 		apply(s, name, "1")
 	}
 	r := &during{}
-	again := serving.New(serving.Config{DB: db, Store: servingsql.Store{}, Authz: w, Models: w, Journal: w, Guard: w, Runtime: r, Loads: 1})
+	again := newServices(serving.Config{DB: db, Store: servingsql.Store{}, Authz: w, Models: w, Journal: w, Guard: w, Runtime: r, Loads: 1})
 	r.do = func() {
 		apply(again, "a", "2")
 		apply(s, "elsewhere", "2")

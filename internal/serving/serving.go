@@ -5,15 +5,19 @@
 //   - spec.go: what a Deployment manifest says. A Deployment gives model versions
 //     a name to be asked by: the name is the Open Inference Protocol's model
 //     name. deployment: loading → ready | failed.
-//   - service.go: Service.Apply verifies the version's signature, checks
-//     residency, loads it, and only then commits: what is deployed has answered
-//     once. loader.go loads what should be there after a restart.
-//   - table.go: which loaded versions answer, in which share. infer.go: the path
-//     of a request; features.go fills the model's input by keys; record.go is
-//     what is remembered of an answer.
+//   - service.go: the services, each for its callers: Deployments, Inference, Rollouts,
+//     AutoActions, Loader, Quotas and Metrics. They share one core.
+//   - deployments.go: Deployments.Apply opens a version (open.go: signature, residency,
+//     load) and only then commits: what is deployed has answered once. loader.go loads
+//     what is missing, such as all models after a restart.
+//   - routing.go: the routing tables: the share of each version in memory (target.go).
+//   - infer.go: the path of a request, in stages: route, admit, await, run, record.
+//     coldstart.go is the wait, features.go fills the model's input by keys, record.go
+//     writes the prediction log, shadow.go repeats requests on the shadow. metadata.go
+//     describes models.
 //   - chain/ puts steps before and after a model, so that they answer as one; steps.go
 //     says which models are steps, and what they may be joined with.
-//   - rollout.go: Rollout, AutoAction and Automation; rollouts.go begins and ends rollouts,
+//   - rollout.go: Rollout, AutoAction and Automation; rollouts.go starts and ends rollouts,
 //     automation.go says what was done automatically and why, status.go how a deployment is. rollout/ decides, purely.
 //   - scale.go: how many replicas a version has, and when it has none; autoscale/
 //     decides, purely. replicas.go is several of a version, remotereplica.go one on

@@ -42,15 +42,18 @@ type Spent struct {
 	Time  time.Duration
 }
 
+// Metrics reports what this process has counted.
+type Metrics struct{ *core }
+
 // Statistics are those of a deployment's versions in memory, the lowest first;
 // of one version when it is named. Errors: fault.NotFound, fault.Unavailable
 // (wanted, and not in memory), fault.PermissionDenied.
-func (s *Service) Statistics(ctx context.Context, project, name, version string) ([]Statistics, error) {
-	if err := s.Authz.Allow(ctx, actionRead, object(project, name)); err != nil {
+func (s *Metrics) Statistics(ctx context.Context, project, name, version string) ([]Statistics, error) {
+	if err := s.cfg.Authz.Allow(ctx, actionRead, object(project, name)); err != nil {
 		return nil, err
 	}
 	k := key{project, name}
-	t := (*s.tables.Load())[k]
+	t := s.table(k)
 	if t == nil {
 		if !s.read.Load() {
 			return nil, starting(name)
@@ -92,7 +95,7 @@ type Measured struct {
 const firstWait, firstLatency, lastBound = 10, 15, 34
 
 // Measured are the statistics of every version in memory.
-func (s *Service) Measured() []Measured {
+func (s *Metrics) Measured() []Measured {
 	var out []Measured
 	for k, t := range *s.tables.Load() {
 		for _, x := range t.targets() {
@@ -117,6 +120,51 @@ func (s *Service) Measured() []Measured {
 		}
 	}
 	return out
+}
+
+// Scaling is how a version scales, for a monitor.
+type Scaling struct {
+	Project, Deployment string
+	Version             int64
+	Wanted, Running     int // replicas
+}
+
+// ColdStarts are the requests that wait for a deployment to load, and how often and how long
+// it loaded for some.
+type ColdStarts struct {
+	Project, Deployment string
+	Waiting             int // requests, now
+	Loads               Spent
+}
+
+// Scaled is how the deployments scale that say how.
+func (s *Metrics) Scaled() (versions []Scaling, holds []ColdStarts) {
+	for k, t := range *s.tables.Load() {
+		if t.deployment.Spec.Scale == nil {
+			continue
+		}
+		for _, w := range t.wanted {
+			var x Target
+			if loaded := t.holding(w); loaded != nil {
+				if loaded.unavailable() == nil {
+					x.State = Ready
+				}
+				s.scaleState(k, t, w, loaded, &x)
+			}
+			versions = append(versions, Scaling{k.project, k.name, w.version, x.Wanted, x.Replicas})
+		}
+		h := ColdStarts{Project: k.project, Deployment: k.name}
+		s.scaler.mu.Lock()
+		if c := s.scaler.all[k]; c != nil {
+			h.Loads = c.coldStarts
+			if c.coldStart != nil {
+				h.Waiting = c.coldStart.requests
+			}
+		}
+		s.scaler.mu.Unlock()
+		holds = append(holds, h)
+	}
+	return versions, holds
 }
 
 // measure reads the distributions.

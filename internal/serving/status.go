@@ -41,26 +41,26 @@ type Counted struct {
 }
 
 // Status tells how a deployment is.
-func (s *Service) Status(ctx context.Context, project, name string) (Status, error) {
-	if err := s.Authz.Allow(ctx, actionRead, object(project, name)); err != nil {
+func (s *Deployments) Status(ctx context.Context, project, name string) (Status, error) {
+	if err := s.cfg.Authz.Allow(ctx, actionRead, object(project, name)); err != nil {
 		return Status{}, err
 	}
 	out := Status{Since: s.since}
 	var claimed []AutoAction
-	err := s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		if out.Deployment, err = s.Store.One(ctx, tx, project, name); err != nil {
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		if out.Deployment, err = s.deploymentStore.One(ctx, tx, project, name); err != nil {
 			return err
 		}
-		if out.History, err = s.Store.Rollouts(ctx, tx, project, name, maxShown); err != nil {
+		if out.History, err = s.rolloutStore.Rollouts(ctx, tx, project, name, maxShown); err != nil {
 			return err
 		}
-		if out.Acts, err = s.Store.Actions(ctx, tx, project, name, maxShown); err != nil {
+		if out.Acts, err = s.actionStore.Actions(ctx, tx, project, name, maxShown); err != nil {
 			return err
 		}
 		if out.Automation, err = s.automation(ctx, tx, out.Deployment); err != nil {
 			return err
 		}
-		claimed, err = s.Store.ClaimedActions(ctx, tx)
+		claimed, err = s.actionStore.ClaimedActions(ctx, tx)
 		return err
 	})
 	if err != nil {
@@ -78,7 +78,7 @@ func (s *Service) Status(ctx context.Context, project, name string) (Status, err
 }
 
 // waiting is what a deployment waits for, beside requests and labels, in words.
-func (s *Service) waiting(k key, st Status) []string {
+func (s *Deployments) waiting(k key, st Status) []string {
 	out := []string{}
 	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
 	for _, a := range st.Acts {
@@ -92,7 +92,7 @@ func (s *Service) waiting(k key, st Status) []string {
 		return out
 	}
 	for _, w := range st.Deployment.wants() {
-		if w.role != Canary || (*s.tables.Load())[k].holding(w) != nil {
+		if w.role != Canary || s.table(k).holding(w) != nil {
 			continue
 		}
 		f, failed := s.failure(k, w)
@@ -138,7 +138,7 @@ func behind(k key, claimed []AutoAction) (out []string) {
 }
 
 // counted adds the counters to the targets, and the versions that answer no more.
-func (s *Service) counted(k key, targets []Target) []Counted {
+func (s *Deployments) counted(k key, targets []Target) []Counted {
 	s.mu.Lock()
 	tallies := map[int64]*tally{}
 	for t, n := range s.tallies {
@@ -148,7 +148,7 @@ func (s *Service) counted(k key, targets []Target) []Counted {
 	}
 	s.mu.Unlock()
 	steps := map[int64][]chain.Count{}
-	for _, x := range (*s.tables.Load())[k].targets() {
+	for _, x := range s.table(k).targets() {
 		if x.chain != nil {
 			steps[x.model.Version] = x.chain.Counts()
 		}
@@ -179,4 +179,56 @@ func (c *Counted) count(t *tally) {
 		return
 	}
 	c.Requests, c.Failures, c.P50, c.P99 = t.requests.Load(), t.failures.Load(), t.quantile(0.5), t.quantile(0.99)
+}
+
+// withState adds what this process holds.
+func (s *core) withState(d Deployment) Deployment {
+	k := key{d.Project, d.Name}
+	t := s.table(k)
+	if t != nil && t.deployment.ID != d.ID {
+		t = nil
+	}
+	d.Targets = nil
+	answers := 100
+	for _, w := range d.wants() {
+		x := Target{Role: w.role, Version: w.version, State: Loading}
+		if f, ok := s.failure(k, w); ok {
+			x.State, x.Reason = Failed, f.reason
+			if f.waits {
+				x.State = Loading
+			}
+		}
+		health := s.supervisor.read(w.supervised(k))
+		if x.Restarts = health.total; len(health.deaths) > 0 {
+			x.LastDeath = &health.deaths[len(health.deaths)-1]
+		}
+		loaded := t.holding(w)
+		if health.aside != "" {
+			x.State, x.Reason = Failed, health.aside
+		} else if loaded != nil {
+			x.State, x.Reason = Ready, ""
+			if err := loaded.unavailable(); err != nil {
+				x.State, x.Reason = Failed, err.Error()
+			}
+		}
+		if loaded != nil {
+			x.Batching, x.Unbatched = loaded.batches()
+			x.Environment, x.Remote, x.Zone = loaded.environment, loaded.how.runtime.Remote.Name, loaded.zone
+		}
+		if w.role == Canary && loaded != nil {
+			x.Weight = int(t.share * 100 / buckets)
+			answers -= x.Weight
+		}
+		if asleep := s.scaleState(k, t, w, loaded, &x); asleep && w.role == Canary {
+			trial, _ := d.trialOf(Canary)
+			x.Weight = trial.Weight
+			answers -= x.Weight
+		}
+		d.Targets = append(d.Targets, x)
+	}
+	d.State, d.Reason, d.Replicas = d.Targets[0].State, d.Targets[0].Reason, d.Targets[0].Replicas
+	if t.holding(d.wants()[0]) != nil || d.State == Ready {
+		d.Targets[0].Weight = answers
+	}
+	return d
 }

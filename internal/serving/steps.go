@@ -94,7 +94,7 @@ func (d Deployment) stepsOf(model models.Metadata) chain.Spec {
 // session over. The models of steps are those that were pinned or, when none are, those
 // that the manifest means now. The answer's model is as classified, and may be where,
 // as all of them together.
-func (s *Service) chained(ctx context.Context, d Deployment, m Model, session models.Session, h *health) (_ *chain.Session, _ Model, pinned []StepModel, err error) {
+func (s *core) chained(ctx context.Context, d Deployment, m Model, session models.Session, h *health) (_ *chain.Session, _ Model, pinned []StepModel, err error) {
 	held := []models.Session{session}
 	defer func() {
 		if err != nil {
@@ -145,7 +145,7 @@ func (s *Service) chained(ctx context.Context, d Deployment, m Model, session mo
 
 // member loads the model of a step. What it says of a row goes where the deployment's
 // model runs.
-func (s *Service) member(ctx context.Context, d Deployment, spec Spec, model, version, digest string, died func(models.Death) bool) (models.Session, Model, error) {
+func (s *core) member(ctx context.Context, d Deployment, spec Spec, model, version, digest string, died func(models.Death) bool) (models.Session, Model, error) {
 	m, err := s.verified(ctx, d.Project, model, version)
 	if err != nil {
 		return nil, m, err
@@ -216,10 +216,10 @@ func (c *call) also(x *target, wanted []string) []string {
 		}
 	}
 	add(x.score.output)
-	if x.score.ofClasses() && c.s.Predictions != nil && c.table.deployment.Spec.remembered() {
+	if x.score.ofClasses() && c.s.cfg.Predictions != nil && c.table.deployment.Spec.remembered() {
 		add(x.score.label)
 	}
-	if x.chain != nil && c.filled.columns == nil && c.s.Predictions != nil && c.table.deployment.Spec.remembered() {
+	if x.chain != nil && c.filled.columns == nil && c.s.cfg.Predictions != nil && c.table.deployment.Spec.remembered() {
 		for _, name := range x.chain.Seen() {
 			add(name)
 		}

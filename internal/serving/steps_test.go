@@ -42,7 +42,7 @@ func (w *world) words(alias string, version int64) {
 }
 
 // brook is a service with steps, and what it remembers.
-func brook(t *testing.T) (*world, *notes, func() *serving.Service) {
+func brook(t *testing.T) (*world, *notes, func() *services) {
 	t.Helper()
 	w, n := newWorld(), &notes{}
 	w.words("champion", 1)
@@ -51,8 +51,8 @@ func brook(t *testing.T) (*world, *notes, func() *serving.Service) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
-	return w, n, func() *serving.Service {
-		return serving.New(serving.Config{DB: db, Store: servingsql.Store{}, Authz: w, Models: w, Journal: w, Guard: w, Runtime: runtimetest.Fake{}, Predictions: n})
+	return w, n, func() *services {
+		return newServices(serving.Config{DB: db, Store: servingsql.Store{}, Authz: w, Models: w, Journal: w, Guard: w, Runtime: runtimetest.Fake{}, Predictions: n})
 	}
 }
 
@@ -157,7 +157,7 @@ func TestStepsOfARollout(t *testing.T) {
 	if _, _, err := s.Apply(ctx, "nyc", "delay", stepped(), false); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.StartRollout(ctx, "nyc", "delay", serving.RolloutRequest{Version: "2", Weight: 50}); err != nil {
+	if _, err := s.Rollouts.Start(ctx, "nyc", "delay", serving.RolloutRequest{Version: "2", Weight: 50}); err != nil {
 		t.Fatal(err)
 	}
 	r := flights([]float64{50}, "AA")
@@ -247,7 +247,7 @@ func TestOtherStepsEndATrial(t *testing.T) {
 	if _, _, err := s.Apply(ctx, "nyc", "delay", stepped(), false); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.StartRollout(ctx, "nyc", "delay", serving.RolloutRequest{Version: "2", Weight: 50}); err != nil {
+	if _, err := s.Rollouts.Start(ctx, "nyc", "delay", serving.RolloutRequest{Version: "2", Weight: 50}); err != nil {
 		t.Fatal(err)
 	}
 	w.words("champion", 2)

@@ -156,7 +156,7 @@ func (v *supervisor) mark(of supervised, done func(*health)) {
 func settled(h *health) { h.settled = true }
 
 // failing reports whether a version was set aside or did not load.
-func (s *Service) failing(k key, w wanting) bool {
+func (s *Deployments) failing(k key, w wanting) bool {
 	_, failed := s.failure(k, w)
 	return failed || s.supervisor.read(w.supervised(k)).aside != ""
 }
@@ -165,19 +165,19 @@ func (w wanting) supervised(k key) supervised { return supervised{k, w.version, 
 
 // supervise is what the processes of a session report their deaths to. step names the
 // model of a step; empty: the version's own.
-func (s *Service) supervise(h *health, step string) func(models.Death) bool {
+func (s *core) supervise(h *health, step string) func(models.Death) bool {
 	return func(d models.Death) bool { return s.died(h, step, d) }
 }
 
 // died counts a death, and reports whether another process should be started.
-func (s *Service) died(h *health, step string, d models.Death) (again bool) {
+func (s *core) died(h *health, step string, d models.Death) (again bool) {
 	v := &s.supervisor
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if step != "" {
 		d.Reason = "spec." + step + ": " + d.Reason
 	}
-	window := deathWindow + maxDeaths*s.LoadTime
+	window := deathWindow + maxDeaths*s.cfg.LoadTime
 	h.deaths = append(drop(h.deaths, func(o models.Death) bool { return d.At.Sub(o.At) > window }), d)
 	h.total++
 	h.step = step
@@ -188,7 +188,7 @@ func (s *Service) died(h *health, step string, d models.Death) (again bool) {
 }
 
 // background runs beside the caller until the service stops.
-func (s *Service) background(f func(ctx context.Context)) {
+func (s *core) background(f func(ctx context.Context)) {
 	s.scaler.mu.Lock()
 	defer s.scaler.mu.Unlock()
 	if !s.scaler.closed {
@@ -196,20 +196,28 @@ func (s *Service) background(f func(ctx context.Context)) {
 	}
 }
 
+// supervision brings deployments back to what was good before, when a version was set aside
+// or does not load.
+type supervision struct {
+	*core
+	rollouts *Rollouts
+	actions  *AutoActions
+}
+
 // settleAside takes the versions that were set aside out of the routing tables, and brings
 // their deployments back to what was good before. What fails for reasons that may pass
 // is tried again by the loader's next round.
-func (s *Service) settleAside(ctx context.Context) {
+func (s *supervision) settleAside(ctx context.Context) {
 	s.supervisor.settling.Lock()
 	defer s.supervisor.settling.Unlock()
 	for _, of := range s.supervisor.pending() {
 		s.takeOut(of)
-		if s.Follows { // the deployment is another server's to change
+		if s.cfg.Follows { // the deployment is another server's to change
 			s.supervisor.mark(of, settled)
 			continue
 		}
 		if err := s.bringBack(ctx, of); err != nil {
-			s.Log.ErrorContext(ctx, "a version was set aside, but settling its deployment failed", slog.String("deployment", of.name), slog.Int64("version", of.version), slog.String("error", err.Error()))
+			s.log.ErrorContext(ctx, "a version was set aside, but settling its deployment failed", slog.String("deployment", of.name), slog.Int64("version", of.version), slog.String("error", err.Error()))
 			continue
 		}
 		s.supervisor.mark(of, settled)
@@ -218,10 +226,10 @@ func (s *Service) settleAside(ctx context.Context) {
 
 // takeOut removes a version from the routing table: a canary's share is the stable
 // version's then.
-func (s *Service) takeOut(of supervised) {
+func (s *supervision) takeOut(of supervised) {
 	s.settling.Lock()
 	defer s.settling.Unlock()
-	t := (*s.tables.Load())[of.key]
+	t := s.table(of.key)
 	if t == nil {
 		return
 	}
@@ -246,12 +254,12 @@ func (s *Service) takeOut(of supervised) {
 // bringBack records that a version was set aside and undoes its role in the deployment:
 // a rollout is rolled back, a shadow ended, and in place of a stable version the last one
 // that still loads is deployed. Error: what may pass.
-func (s *Service) bringBack(ctx context.Context, of supervised) error {
+func (s *supervision) bringBack(ctx context.Context, of supervised) error {
 	h := s.supervisor.read(of)
 	var d Deployment
 	var run Rollout
-	err := s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		if d, err = s.Store.One(ctx, tx, of.project, of.name); err != nil {
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		if d, err = s.deploymentStore.One(ctx, tx, of.project, of.name); err != nil {
 			return err
 		}
 		run, err = s.running(ctx, tx, of.project, of.name)
@@ -277,14 +285,14 @@ func (s *Service) bringBack(ctx context.Context, of supervised) error {
 	reason := clip("version "+versionText(of.version)+" was "+h.aside, maxReason)
 	switch role {
 	case Shadow:
-		_, err = s.Shadow(ctx, of.project, of.name, "")
+		_, err = s.rollouts.Shadow(ctx, of.project, of.name, "")
 		return err
 	case Canary:
 		if run.ID == "" || run.Candidate != of.version {
 			return nil
 		}
 		return s.actedBack(ctx, d, h.cause(role), role, reason, func() (string, error) {
-			_, err := s.Rollback(ctx, of.project, of.name, RolloutEnd{Rollout: run.ID, Reason: reason})
+			_, err := s.rollouts.Rollback(ctx, of.project, of.name, RolloutEnd{Rollout: run.ID, Reason: reason})
 			return string(run.ID), err
 		})
 	case Stable:
@@ -297,9 +305,9 @@ func (s *Service) bringBack(ctx context.Context, of supervised) error {
 }
 
 // tellAside records that a version was set aside.
-func (s *Service) tellAside(ctx context.Context, d Deployment, of supervised, role Role, h health) error {
-	s.Log.WarnContext(ctx, "version set aside", slog.String("deployment", of.name), slog.Int64("version", of.version), slog.String("reason", h.aside))
-	return s.DB.Update(ctx, of.project, func(ctx context.Context, tx *store.Tx) error {
+func (s *supervision) tellAside(ctx context.Context, d Deployment, of supervised, role Role, h health) error {
+	s.log.WarnContext(ctx, "version set aside", slog.String("deployment", of.name), slog.Int64("version", of.version), slog.String("reason", h.aside))
+	return s.cfg.DB.Update(ctx, of.project, func(ctx context.Context, tx *store.Tx) error {
 		if err := s.audited(ctx, tx, of.project, of.name, h.aside, map[string]any{
 			"act": "set_aside", "model": d.Model, "version": of.version, "digest": of.digest, "role": role, "deaths": h.deaths,
 		}); err != nil {
@@ -313,8 +321,8 @@ func (s *Service) tellAside(ctx context.Context, d Deployment, of supervised, ro
 
 // endUnloaded rolls back the rollouts whose version has not loaded for trialTime. What
 // fails is tried again in the loader's next round.
-func (s *Service) endUnloaded(ctx context.Context, all []Deployment) {
-	if s.Follows { // the deployments are another server's to change
+func (s *supervision) endUnloaded(ctx context.Context, all []Deployment) {
+	if s.cfg.Follows { // the deployments are another server's to change
 		return
 	}
 	for _, d := range all {
@@ -325,15 +333,15 @@ func (s *Service) endUnloaded(ctx context.Context, all []Deployment) {
 				continue
 			}
 			if err := s.endOne(ctx, d, w, f); err != nil {
-				s.Log.ErrorContext(ctx, "a version cannot be loaded, but ending its rollout failed", slog.String("deployment", d.Name), slog.Int64("version", w.version), slog.String("error", err.Error()))
+				s.log.ErrorContext(ctx, "a version cannot be loaded, but ending its rollout failed", slog.String("deployment", d.Name), slog.Int64("version", w.version), slog.String("error", err.Error()))
 			}
 		}
 	}
 }
 
-func (s *Service) endOne(ctx context.Context, d Deployment, w wanting, f failure) error {
+func (s *supervision) endOne(ctx context.Context, d Deployment, w wanting, f failure) error {
 	var run Rollout
-	err := s.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		run, err = s.running(ctx, tx, d.Project, d.Name)
 		return err
 	})
@@ -342,7 +350,7 @@ func (s *Service) endOne(ctx context.Context, d Deployment, w wanting, f failure
 	}
 	reason := clip("version "+versionText(w.version)+" could not be loaded for "+trialTime.String()+", so that the rollout could not be decided: "+f.reason, maxReason)
 	return s.actedBack(ctx, d, "not loaded: "+string(run.ID), Canary, reason, func() (string, error) {
-		_, err := s.Rollback(ctx, d.Project, d.Name, RolloutEnd{Rollout: run.ID, Reason: reason})
+		_, err := s.rollouts.Rollback(ctx, d.Project, d.Name, RolloutEnd{Rollout: run.ID, Reason: reason})
 		return string(run.ID), err
 	})
 }
@@ -355,8 +363,8 @@ func (h *health) cause(role Role) string {
 // actedBack does an automatic rollback and records it as one, once for its cause. A
 // rollout is ended even where automation is off: its version answers nothing any more.
 // Error: what may pass.
-func (s *Service) actedBack(ctx context.Context, d Deployment, cause string, role Role, reason string, do func() (result string, err error)) error {
-	act, _, err := s.ClaimAction(ctx, AutoAction{
+func (s *supervision) actedBack(ctx context.Context, d Deployment, cause string, role Role, reason string, do func() (result string, err error)) error {
+	act, _, err := s.actions.Claim(ctx, AutoAction{
 		Project: d.Project, Deployment: d.Name, Kind: AutoRollback, Reason: reason, Cause: clip(cause, maxCause),
 	}, nil)
 	if err != nil {
@@ -368,18 +376,18 @@ func (s *Service) actedBack(ctx context.Context, d Deployment, cause string, rol
 	result, err := do()
 	switch {
 	case passing(err) && (act.Outcome != AutoActionClaimed || time.Since(act.Made) < Patience):
-		s.NoteHindrance(ctx, act, err)
+		s.actions.NoteHindrance(ctx, act, err)
 		return err
 	case act.Outcome != AutoActionClaimed:
 		return nil
 	case err == nil:
-		return s.ConcludeAction(ctx, act.ID, AutoActionDone, "", result)
+		return s.actions.Conclude(ctx, act.ID, AutoActionDone, "", result)
 	}
 	why := reason + ": " + err.Error()
 	if hint := fault.HintOf(err); hint != "" {
 		why += ". " + hint
 	}
-	return s.ConcludeAction(ctx, act.ID, AutoActionFailed, why, "")
+	return s.actions.Conclude(ctx, act.ID, AutoActionFailed, why, "")
 }
 
 // passing reports whether an error may be gone when the same is tried again.
@@ -389,13 +397,13 @@ func passing(err error) bool {
 
 // lastGood rolls a deployment back to the newest of its earlier stable versions that
 // loads; the answer is that version.
-func (s *Service) lastGood(ctx context.Context, d Deployment, reason string) (result string, err error) {
+func (s *supervision) lastGood(ctx context.Context, d Deployment, reason string) (result string, err error) {
 	err = fault.New(fault.Conflict, "version %d has no previous stable version", d.Version).WithHint("Deploy a version that works.")
 	for _, v := range slices.Backward(d.Before) {
 		if v == d.Version {
 			continue
 		}
-		if _, err = s.Rollback(ctx, d.Project, d.Name, RolloutEnd{To: v, Reason: reason}); err == nil {
+		if _, err = s.rollouts.Rollback(ctx, d.Project, d.Name, RolloutEnd{To: v, Reason: reason}); err == nil {
 			return versionText(v), nil
 		}
 		if ctx.Err() != nil {

@@ -69,7 +69,7 @@ func mortals(t *testing.T, adapt func(*serving.Config)) (*pond, *mortal) {
 	if adapt != nil {
 		adapt(&c)
 	}
-	p.Service = serving.New(c)
+	p.services = newServices(c)
 	p.apply(t, serving.Spec{Model: "m", Version: "1"})
 	return p, m
 }
@@ -262,7 +262,7 @@ func TestSetAsideAtAGateway(t *testing.T) {
 	before := p.status(t).Deployment.Revision
 	c := p.config()
 	c.Runtime, c.Follows = m, true
-	p.Service = serving.New(c)
+	p.services = newServices(c)
 	if err := p.RunOnce(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -289,7 +289,7 @@ func TestDeadLoads(t *testing.T) {
 	m.mu.Unlock()
 	c := p.config()
 	c.Runtime = m
-	p.Service = serving.New(c) // a server that starts
+	p.services = newServices(c) // a server that starts
 	before := m.loaded("1")
 	for m.loaded("1") < before+3 {
 		_ = p.RunOnce(t.Context())
@@ -361,7 +361,7 @@ func TestFullDisk(t *testing.T) {
 			return err
 		},
 		"canary": func() error {
-			_, err := p.StartRollout(t.Context(), "nyc", "d", serving.RolloutRequest{Version: "3"})
+			_, err := p.Rollouts.Start(t.Context(), "nyc", "d", serving.RolloutRequest{Version: "3"})
 			return err
 		},
 		"shadow": func() error {

@@ -13,7 +13,7 @@ import (
 )
 
 // asks is how many of so many requests of a token are let through.
-func asks(t *testing.T, s *serving.Service, token string, n int) (through int) {
+func asks(t *testing.T, s *services, token string, n int) (through int) {
 	t.Helper()
 	ctx := identity.With(t.Context(), identity.Principal{Kind: identity.User, ID: "usr_1", Name: "alice", Token: token})
 	for range n {
@@ -36,7 +36,7 @@ func testUsage(t *testing.T, p *pond) {
 		return serving.Spec{Model: "m", Limits: &serving.LimitsSpec{Quota: serving.QuotaSpec{Requests: requests, Every: "month"}}}
 	}
 	p.apply(t, quota(10))
-	if got := asks(t, p.Service, "tok_a", 4) + asks(t, p.Service, "tok_b", 1); got != 5 {
+	if got := asks(t, p.services, "tok_a", 4) + asks(t, p.services, "tok_b", 1); got != 5 {
 		t.Fatalf("%d were let through", got)
 	}
 	used := func() map[string]int64 {
@@ -81,42 +81,42 @@ func testUsage(t *testing.T, p *pond) {
 		return n
 	}
 	kept(false)
-	if err := p.RecordUsage(ctx); err != nil || kept(true) != 0 {
+	if err := p.Quotas.Record(ctx); err != nil || kept(true) != 0 {
 		t.Errorf("%v, and what was used in the past is kept", err)
 	}
 
 	// What a killed server had not written is nobody's; what it had written is.
-	if got := asks(t, p.Service, "tok_a", 2); got != 2 {
+	if got := asks(t, p.services, "tok_a", 2); got != 2 {
 		t.Errorf("%d were let through", got)
 	}
 	p.reopen()
 	if err := p.RunOnce(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if got := asks(t, p.Service, "tok_a", 10); got != 6 {
+	if got := asks(t, p.services, "tok_a", 10); got != 6 {
 		t.Errorf("%d of 10 were let through after 4", got)
 	}
 
 	// Two servers count together, as far as they have written.
-	other := serving.New(p.config())
+	other := newServices(p.config())
 	if err := other.RunOnce(ctx); err != nil {
 		t.Fatal(err)
 	}
 	if got := asks(t, other, "tok_b", 5); got != 5 {
 		t.Errorf("%d were let through", got)
 	}
-	if got := asks(t, p.Service, "tok_b", 1); got != 1 {
+	if got := asks(t, p.services, "tok_b", 1); got != 1 {
 		t.Errorf("%d were let through", got)
 	}
-	for _, s := range []*serving.Service{other, p.Service, other} { // twice, and nothing is counted twice
-		if err := s.RecordUsage(ctx); err != nil {
+	for _, s := range []*services{other, p.services, other} { // twice, and nothing is counted twice
+		if err := s.Quotas.Record(ctx); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if u := used(); u["tok_a"] != 10 || u["tok_b"] != 7 {
 		t.Errorf("used %v", u)
 	}
-	if got := asks(t, p.Service, "tok_b", 10); got != 3 {
+	if got := asks(t, p.services, "tok_b", 10); got != 3 {
 		t.Errorf("%d of 10 were let through after 7 of two servers", got)
 	}
 
@@ -127,7 +127,7 @@ func testUsage(t *testing.T, p *pond) {
 
 	// Another amount goes on with what was used; an end of the server writes it down.
 	p.apply(t, quota(12))
-	if got := asks(t, p.Service, "tok_a", 10); got != 2 {
+	if got := asks(t, p.services, "tok_a", 10); got != 2 {
 		t.Errorf("%d of 10 were let through after 10 of 12", got)
 	}
 	if err := p.Close(ctx); err != nil {
@@ -137,7 +137,7 @@ func testUsage(t *testing.T, p *pond) {
 	if err := p.RunOnce(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if got := asks(t, p.Service, "tok_a", 1); got != 0 {
+	if got := asks(t, p.services, "tok_a", 1); got != 0 {
 		t.Error("a request was let through after all of them, and a restart")
 	}
 
@@ -160,7 +160,7 @@ func testUsage(t *testing.T, p *pond) {
 		t.Fatal(err)
 	}
 	for range 2 { // and that is forgotten
-		if err := other.RecordUsage(ctx); err != nil {
+		if err := other.Quotas.Record(ctx); err != nil {
 			t.Error(err)
 		}
 	}
@@ -174,7 +174,7 @@ func testUsage(t *testing.T, p *pond) {
 		t.Fatal(err)
 	}
 	p.apply(t, quota(2))
-	if got := asks(t, p.Service, "tok_a", 5); got != 2 {
+	if got := asks(t, p.services, "tok_a", 5); got != 2 {
 		t.Errorf("%d of 5 were let through of a new deployment", got)
 	}
 	p.apply(t, serving.Spec{Model: "m"})

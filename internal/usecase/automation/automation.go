@@ -60,13 +60,15 @@ type intent struct {
 
 // Service acts through the services of the domains. All fields are required.
 type Service struct {
-	DB         *store.DB // for the subscriptions
-	Serving    *serving.Service
-	Submission *training.Submission
-	Jobs       *training.Jobs
-	Features   *feature.OfflineReads
-	Monitoring *monitoring.Service
-	Log        *slog.Logger
+	DB          *store.DB // for the subscriptions
+	Deployments *serving.Deployments
+	Rollouts    *serving.Rollouts
+	Actions     *serving.AutoActions
+	Submission  *training.Submission
+	Jobs        *training.Jobs
+	Features    *feature.OfflineReads
+	Monitoring  *monitoring.Service
+	Log         *slog.Logger
 }
 
 // Subscriptions are the loops that react to events, one for each kind of act.
@@ -107,11 +109,11 @@ func (s *Service) react(ctx context.Context, r reaction, e event.Event) error {
 	})
 	switch {
 	case err == nil:
-		return s.Serving.ConcludeAction(ctx, act.ID, serving.AutoActionDone, reason, result)
+		return s.Actions.Conclude(ctx, act.ID, serving.AutoActionDone, reason, result)
 	case errors.Is(ctx.Err(), context.Canceled): // the server stops
 		return err
 	case ctx.Err() == nil && passing(err) && time.Since(act.Made) < serving.Patience:
-		s.Serving.NoteHindrance(ctx, act, err)
+		s.Actions.NoteHindrance(ctx, act, err)
 		return err
 	}
 	// What took all of its time would take it again, while the acts of others wait.
@@ -125,7 +127,7 @@ func (s *Service) react(ctx context.Context, r reaction, e event.Event) error {
 	if hint := fault.HintOf(err); hint != "" {
 		reason += ". " + hint
 	}
-	return s.Serving.ConcludeAction(ctx, act.ID, serving.AutoActionFailed, reason+"; it had begun because: "+act.Why(), "")
+	return s.Actions.Conclude(ctx, act.ID, serving.AutoActionFailed, reason+"; it had begun because: "+act.Why(), "")
 }
 
 // claim says what the event asks for and records that it is being done; a nil
@@ -139,7 +141,7 @@ func (s *Service) claim(ctx context.Context, r reaction, e event.Event) (serving
 	if in.cooldown == 0 {
 		in.cooldown = r.cooldown
 	}
-	act, _, err := s.Serving.ClaimAction(ctx, in.AutoAction, cool(r.act, in.cooldown))
+	act, _, err := s.Actions.Claim(ctx, in.AutoAction, cool(r.act, in.cooldown))
 	if fault.Is(err, fault.NotFound) {
 		return serving.AutoAction{}, nil, nil // the deployment is gone
 	}
@@ -279,7 +281,7 @@ func (s *Service) tryVersion(ctx context.Context, e event.Event) (*intent, error
 	if err := e.Decode(&j); err != nil {
 		return nil, err
 	}
-	began, err := s.Serving.ActionWithResult(ctx, e.Project, serving.AutoRetrain, string(j.Job))
+	began, err := s.Actions.WithResult(ctx, e.Project, serving.AutoRetrain, string(j.Job))
 	if fault.Is(err, fault.NotFound) {
 		return nil, s.beginning(ctx, e.Project)
 	}
@@ -308,7 +310,7 @@ func (s *Service) tryVersion(ctx context.Context, e event.Event) (*intent, error
 			case !registered:
 				return "", "", fault.New(fault.Conflict, "job %s registered no model", j.Job).WithHint("Set register: NAME, and write model/ to its output.")
 			}
-			d, err := s.Serving.One(ctx, e.Project, began.Deployment)
+			d, err := s.Deployments.One(ctx, e.Project, began.Deployment)
 			if err != nil {
 				return "", "", err
 			}
@@ -325,9 +327,9 @@ func (s *Service) tryVersion(ctx context.Context, e event.Event) (*intent, error
 			}
 			ctx = identity.With(ctx, m.By)
 			cause := string(began.ID)
-			r, err := s.Serving.StartRollout(ctx, e.Project, began.Deployment, serving.RolloutRequest{Version: version, Cause: cause})
+			r, err := s.Rollouts.Start(ctx, e.Project, began.Deployment, serving.RolloutRequest{Version: version, Cause: cause})
 			if fault.Is(err, fault.Conflict) { // perhaps begun before a crash
-				all, lerr := s.Serving.Rollouts(ctx, e.Project, began.Deployment)
+				all, lerr := s.Rollouts.List(ctx, e.Project, began.Deployment)
 				if i := slices.IndexFunc(all, func(r serving.Rollout) bool { return r.Cause == cause }); lerr == nil && i >= 0 {
 					r, err = all[i], nil
 				}
@@ -377,7 +379,7 @@ func nowOf(f monitoring.Finding, seen monitoring.Status, found, wall time.Time) 
 // beginning refuses for now to say that nobody asked for a job, while a
 // retraining of the project has been claimed and does not know its job yet.
 func (s *Service) beginning(ctx context.Context, p string) error {
-	open, err := s.Serving.ClaimedActions(ctx)
+	open, err := s.Actions.Claimed(ctx)
 	if err != nil {
 		return err
 	}
@@ -391,7 +393,7 @@ func (s *Service) beginning(ctx context.Context, p string) error {
 
 func (s *Service) promote(_ context.Context, e event.Event) (*intent, error) {
 	return s.conclude(e, rollout.Promote, func(ctx context.Context, name string, end serving.RolloutEnd) (string, error) {
-		r, err := s.Serving.Promote(ctx, e.Project, name, end)
+		r, err := s.Rollouts.Promote(ctx, e.Project, name, end)
 		return fmt.Sprintf("version %d", r.Candidate), err
 	})
 }
@@ -399,7 +401,7 @@ func (s *Service) promote(_ context.Context, e event.Event) (*intent, error) {
 func (s *Service) rollBack(_ context.Context, e event.Event) (*intent, error) {
 	return s.conclude(e, rollout.Rollback, func(ctx context.Context, name string, end serving.RolloutEnd) (string, error) {
 		end.Unless = serving.Promoted // by a person, meanwhile
-		d, err := s.Serving.Rollback(ctx, e.Project, name, end)
+		d, err := s.Rollouts.Rollback(ctx, e.Project, name, end)
 		return fmt.Sprintf("version %d", d.Version), err
 	})
 }

@@ -42,7 +42,7 @@ type Service struct {
 	Authorizer policy.Permitter
 	Training   *training.Records
 	Monitoring *monitoring.Service
-	Serving    *serving.Service
+	Serving    *serving.Deployments
 	Gateways   *gateway.Service
 }
 

@@ -30,7 +30,7 @@ func TestWhatCitesWhat(t *testing.T) {
 	t.Cleanup(func() { _ = db.Close() })
 	s := Service{
 		DB: db, Training: training.New(training.Config{DB: db, Store: trainingsql.Store{}}).Records, Monitoring: monitoring.New(monitoring.Config{DB: db, Store: monitoringsql.Store{}}),
-		Serving: serving.New(serving.Config{DB: db, Store: servingsql.Store{}}), Gateways: gateway.New(gateway.Config{DB: db, Store: gatewaysql.Store{}}),
+		Serving: serving.New(serving.Config{DB: db, Store: servingsql.Store{}}).Deployments, Gateways: gateway.New(gateway.Config{DB: db, Store: gatewaysql.Store{}}),
 	}
 	if err := db.Update(t.Context(), "nyc", func(ctx context.Context, tx *store.Tx) error {
 		for _, r := range []string{

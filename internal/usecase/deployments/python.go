@@ -125,7 +125,7 @@ func (e Environments) Use(ctx context.Context, p, ref string) (runtime.Python, e
 
 // HeldEnvironments are those that models run in, loaded or to be loaded at a request: they are
 // not pruned. running gives those of loaded models, as NAME@DIGEST.
-func HeldEnvironments(s *serving.Service, r *registry.Versions, e *environment.Service, running func() []string) environment.Holder {
+func HeldEnvironments(s *serving.Loader, r *registry.Versions, e *environment.Service, running func() []string) environment.Holder {
 	return func(ctx context.Context) (held []environment.Digest, err error) {
 		for _, ref := range running() {
 			_, digest, _ := strings.Cut(ref, "@")

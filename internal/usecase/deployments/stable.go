@@ -17,16 +17,16 @@ import (
 
 // Stable tells jobs which version a deployment answers with.
 type Stable struct {
-	Serving  *serving.Service
-	Datasets dataset.Services
-	Features *feature.OfflineReads
+	Deployments *serving.Deployments
+	Datasets    dataset.Services
+	Features    *feature.OfflineReads
 }
 
 var _ score.Deployments = Stable{}
 
 // Stable implements score.Deployments.
 func (s Stable) Stable(ctx context.Context, p project.Name, name, ref string) (score.Target, error) {
-	d, err := s.Serving.One(ctx, string(p), name)
+	d, err := s.Deployments.One(ctx, string(p), name)
 	if err != nil {
 		return score.Target{}, err
 	}

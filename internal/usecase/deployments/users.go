@@ -13,7 +13,7 @@ import (
 
 // AnswersWith names the deployments that answer with a model version, which is written as
 // "model delay@3".
-func AnswersWith(ctx context.Context, s *serving.Service, tx *store.Tx, p project.Name, by string) ([]string, error) {
+func AnswersWith(ctx context.Context, s *serving.Deployments, tx *store.Tx, p project.Name, by string) ([]string, error) {
 	model, ok := strings.CutPrefix(by, "model ")
 	if !ok {
 		return nil, nil

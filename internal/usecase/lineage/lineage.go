@@ -28,7 +28,7 @@ type Service struct {
 	Features   feature.Services
 	Training   *training.Jobs
 	Registry   *registry.Versions
-	Serving    *serving.Service
+	Serving    *serving.Deployments
 	Guard      residency.Guard
 	Tables     string // directory of the open tables
 	Log        *slog.Logger

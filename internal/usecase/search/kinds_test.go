@@ -99,7 +99,7 @@ func (w *world) manyKinds(tb testing.TB, open storetest.Open, n int, long bool, 
 	w.Features = feature.New(feature.Config{DB: db, Store: featuresql.Store{}, Authorizer: authz})
 	w.Tracking = tracking.New(tracking.Config{DB: db, Store: trackingsql.Store{}, Authz: authz})
 	w.Registry = registry.New(registry.Config{DB: db, Store: registrysql.Store{}, Authz: authz, Runs: w.Tracking}).Models
-	w.Serving = serving.New(serving.Config{DB: db, Store: servingsql.Store{}, Authz: authz})
+	w.Serving = serving.New(serving.Config{DB: db, Store: servingsql.Store{}, Authz: authz}).Deployments
 	w.Monitoring = monitoring.New(monitoring.Config{DB: db, Store: monitoringsql.Store{}, Authz: authz})
 	w.Sweeps = sweep.New(sweep.Config{DB: db, Store: tuningsql.Sweeps{}, Studies: tuning.Studies{Store: tuningsql.Store{}}, Authorizer: authz})
 	for from := 0; from < n; from += 500 {

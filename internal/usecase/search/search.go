@@ -57,7 +57,7 @@ type Service struct {
 	Datasets     *dataset.Definitions
 	Features     feature.Services
 	Registry     *registry.Models
-	Serving      *serving.Service
+	Serving      *serving.Deployments
 	Monitoring   *monitoring.Service
 	Ingestion    *ingestion.Service
 	Training     *training.Jobs

@@ -28,10 +28,11 @@ import (
 
 // Baselines hands monitoring what model versions were trained on.
 type Baselines struct {
-	Serving  *serving.Service
-	Registry *registry.Versions
-	Datasets dataset.Services
-	Features *feature.OfflineReads
+	Deployments *serving.Deployments
+	Inference   *serving.Inference
+	Registry    *registry.Versions
+	Datasets    dataset.Services
+	Features    *feature.OfflineReads
 }
 
 var _ monitoring.Sources = Baselines{}
@@ -39,7 +40,7 @@ var _ monitoring.Sources = Baselines{}
 // Training finds the data that the version was trained on: what its job declared, or the
 // only dataset that it read. Which one of several is not guessed.
 func (b Baselines) Training(ctx context.Context, q monitoring.OriginQuery) (monitoring.Origin, error) {
-	d, err := b.Serving.Record(ctx, q.Project, q.Deployment)
+	d, err := b.Deployments.Record(ctx, q.Project, q.Deployment)
 	if err != nil {
 		return monitoring.Origin{}, err
 	}
@@ -72,7 +73,7 @@ func trainedOn(v registry.Version) (string, error) {
 
 // Dataset is the dataset that a manifest names.
 func (b Baselines) Dataset(ctx context.Context, q monitoring.OriginQuery, ref string) (monitoring.Origin, error) {
-	d, err := b.Serving.Record(ctx, q.Project, q.Deployment)
+	d, err := b.Deployments.Record(ctx, q.Project, q.Deployment)
 	if err != nil {
 		return monitoring.Origin{}, err
 	}
@@ -167,5 +168,5 @@ func (b Baselines) Open(ctx context.Context, p, ref string, columns []string) (a
 // Scores runs the version in a session of its own: nothing is routed, counted or
 // remembered.
 func (b Baselines) Scores(ctx context.Context, p, deployment string, version int64, o monitoring.Origin, rows [][]float64) ([]float64, error) {
-	return b.Serving.Score(ctx, p, deployment, version, serving.Rows{What: "dataset " + o.Ref, Label: o.Residency, Values: rows})
+	return b.Inference.Score(ctx, p, deployment, version, serving.Rows{What: "dataset " + o.Ref, Label: o.Residency, Values: rows})
 }

@@ -28,7 +28,7 @@ import (
 
 // Classifiers keeps the rows of windows as datasets, and trains on them.
 type Classifiers struct {
-	Serving      *serving.Service
+	Serving      *serving.Deployments
 	Features     *feature.OnlineReads
 	Datasets     dataset.Services
 	Registry     *registry.Versions

@@ -29,7 +29,7 @@ import (
 // predictions, and of verification. It asks no permission: who labels predictions need not be
 // permitted to read the deployment.
 type Deployments struct {
-	Serving  *serving.Service
+	Serving  *serving.Deployments
 	Features *feature.OnlineReads
 }
 

@@ -9,7 +9,7 @@ import (
 )
 
 // Rollouts are serving's rollouts as the judge sees them.
-type Rollouts struct{ Serving *serving.Service }
+type Rollouts struct{ Serving *serving.Rollouts }
 
 // Running implements label.Rollouts.
 func (t Rollouts) Running(ctx context.Context) ([]label.Rollout, error) {

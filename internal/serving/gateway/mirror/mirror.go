@@ -64,18 +64,23 @@ type Config struct {
 	Alone       time.Duration // how long it answers without having heard of the other server; 0 is for ever
 	// Project makes the project that the deployments are in.
 	Project func(ctx context.Context, w gateway.Wanted) error
-	Serving Serving
+	Loader  Loader
+	States  States
 	// Verify checks a signature against a public key; registry.OpenSigned when nil.
 	Verify func(bundle []byte, publicKey string) (registry.Signed, error)
 	Logger *slog.Logger
 	Now    func() time.Time // nil is time.Now
 }
 
-// Serving answers with what is mirrored. serving.Service is one.
-type Serving interface {
+// Loader loads what is mirrored. serving.Loader is one.
+type Loader interface {
 	// Adopt loads what a deployment needs, and then has its row written.
 	Adopt(ctx context.Context, d serving.Deployment, commit func(context.Context) error) error
 	Refresh(ctx context.Context, project, name string) error
+}
+
+// States tells how a mirrored deployment is in this process. serving.Deployments is one.
+type States interface {
 	One(ctx context.Context, project, name string) (serving.Deployment, error)
 }
 
@@ -230,7 +235,7 @@ func (m *Mirror) report(ctx context.Context) (r gateway.Report, err error) {
 	}
 	all, err := m.local(ctx)
 	for _, d := range all {
-		now, err := m.Serving.One(ctx, d.Project, d.Name)
+		now, err := m.States.One(ctx, d.Project, d.Name)
 		if err != nil {
 			return r, err
 		}
@@ -307,7 +312,7 @@ func (m *Mirror) bring(ctx context.Context, key string, s gateway.Served) error 
 	if err != nil || same {
 		return err
 	}
-	return m.Serving.Adopt(ctx, d, func(ctx context.Context) error {
+	return m.Loader.Adopt(ctx, d, func(ctx context.Context) error {
 		return m.DB.Update(ctx, d.Project, func(ctx context.Context, tx *store.Tx) error {
 			old, err := m.Deployments.One(ctx, tx, d.Project, d.Name)
 			if err == nil && old.ID != d.ID { // another one of the name, of which nothing is left
@@ -398,7 +403,7 @@ func (m *Mirror) keep(ctx context.Context, wanted []gateway.Served) error {
 			return m.audit(ctx, tx, "deployment "+d.Name, map[string]any{"deleted": true})
 		})
 		if err == nil {
-			err = m.Serving.Refresh(ctx, d.Project, d.Name)
+			err = m.Loader.Refresh(ctx, d.Project, d.Name)
 		}
 		failed = append(failed, err)
 	}

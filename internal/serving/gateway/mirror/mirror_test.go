@@ -142,7 +142,7 @@ func start(t *testing.T) *world {
 	t.Cleanup(func() { _ = log.Close() })
 	blobs, _, _ := trackingtest.NewArtifacts(t)
 	w.Mirror = mirror.New(mirror.Config{
-		DB: storetest.SQLite(t, servingsql.Migrations, gatewaysql.Migrations), Store: gatewaysql.Mirror{}, Deployments: servingsql.Store{}, Blobs: blobs, Log: log, Serving: w,
+		DB: storetest.SQLite(t, servingsql.Migrations, gatewaysql.Migrations), Store: gatewaysql.Mirror{}, Deployments: servingsql.Store{}, Blobs: blobs, Log: log, Loader: w, States: w,
 		Upstream: mirror.Server{URL: server.URL, TokenFile: token, Project: "nyc", Name: "edge"}, Zone: "home", Alone: 24 * time.Hour,
 		Project: func(context.Context, gateway.Wanted) error { return nil }, Now: func() time.Time { return w.now },
 		Verify: func(bundle []byte, key string) (registry.Signed, error) {
