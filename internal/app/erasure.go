@@ -18,7 +18,7 @@ func (a *App) openErasures(ctx context.Context) error {
 	}
 	a.erasures = privacy.New(privacy.Config{
 		DB: a.db, Store: privacysql.Store{}, Authorizer: a.authorizer, TwoPeople: a.requests, Sealer: a.keys, Ledger: ledger, Key: a.keys.Lasting("erased persons"), Log: a.log,
-		Canonical: a.erasure.Canonical, Where: a.erasure.Where, Trained: a.erasure.Trained, Beyond: a.erasure.Unsearched,
+		Canonical: a.erasure.Canonical, Where: a.erasure.Where, Trained: a.erasure.Trained, Beyond: a.erasure.Remaining,
 	})
 	*a.erasure = erasure.Service{
 		DB: a.db, Datasets: a.datasets, Ingestion: a.ingestion, Features: a.features, Predictions: a.predictions, Registry: a.registry.Erasure, Training: a.training.Records,

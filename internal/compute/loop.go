@@ -36,15 +36,15 @@ const (
 	sweepTimeout = time.Minute
 )
 
-// sizesEvery is how often, under goodput, the scheduler looks who should have another
-// number of workers.
+// sizesEvery is how often, under goodput, the scheduler plans the number of workers of
+// elastic workloads.
 const sizesEvery = time.Minute
 
-// leastRest is the least time between two cycles: what changes meanwhile is decided
+// leastRest is the minimum time between two cycles: changes in between are decided
 // together.
 const leastRest = 5 * time.Millisecond
 
-// signal asks for a scheduling cycle soon that looks at pools and quotas again.
+// signal asks for a scheduling cycle soon that reads pools and quotas again.
 // It does not block.
 func (s *core) signal() {
 	s.mu.Lock()
@@ -53,7 +53,7 @@ func (s *core) signal() {
 	s.hurry()
 }
 
-// touch asks for a cycle that looks at workloads again.
+// touch asks for a cycle that reads these workloads again.
 func (s *core) touch(wids ...WorkloadID) {
 	s.mu.Lock()
 	for _, wid := range wids {
@@ -225,7 +225,7 @@ func (s *Scheduling) RunOnce(ctx context.Context) (next time.Duration, err error
 	}()
 
 	// 1. Look at what changed.
-	changed, err := s.look(ctx)
+	changed, err := s.readChanges(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -274,8 +274,8 @@ func (s *Scheduling) step(d scheduler.Delta) scheduler.Plan {
 	return s.state.Step(d)
 }
 
-// anew asks for a cycle that reads all of the world. Between cycles: one that
-// has read what changed must not find that what it changed is gone.
+// anew asks for a cycle that reads everything. It waits for the end of the running cycle, which
+// must not lose its state after it has read the changes.
 func (s *core) anew() {
 	s.cycle.Lock()
 	s.forgetWorld()
@@ -283,8 +283,8 @@ func (s *core) anew() {
 	s.hurry()
 }
 
-// forgetWorld makes the next cycle read all of it again. Until then readers are told
-// what the last one found.
+// forgetWorld makes the next cycle read everything. Until then readers get the result of the
+// last one.
 func (s *core) forgetWorld() {
 	s.deciding.Lock()
 	defer s.deciding.Unlock()
@@ -313,16 +313,16 @@ type news struct {
 	narrow func(*scheduler.Workload) // to the pools that it may use now
 }
 
-// look reads what changed since the last cycle; at first that is everything.
-func (s *Scheduling) look(ctx context.Context) (news, error) {
+// readChanges reads what changed since the last cycle; the first time that is everything.
+func (s *Scheduling) readChanges(ctx context.Context) (news, error) {
 	s.deciding.Lock()
 	all := s.state == nil || s.stale
 	s.deciding.Unlock()
 	s.mu.Lock()
-	for wid, t := range s.again {
+	for wid, t := range s.refusalEnds {
 		if !t.After(s.now()) {
 			s.touched[wid] = true
-			delete(s.again, wid)
+			delete(s.refusalEnds, wid)
 		}
 	}
 	touched, moved := slices.Collect(maps.Keys(s.touched)), s.moved
@@ -390,7 +390,7 @@ func (s *Scheduling) look(ctx context.Context) (news, error) {
 		for _, w := range ws {
 			n.add(w)
 			if _, until := w.refusals(n.delta.Now); w.State == Queued && !until.IsZero() {
-				s.again[w.ID] = until
+				s.refusalEnds[w.ID] = until
 			}
 			if w.Settled {
 				s.settled(w.ID)
@@ -404,7 +404,7 @@ func (s *Scheduling) look(ctx context.Context) (news, error) {
 		return err
 	})
 	n.next = s.reopen
-	for _, t := range s.again {
+	for _, t := range s.refusalEnds {
 		if n.next.IsZero() || t.Before(n.next) {
 			n.next = t
 		}
@@ -433,13 +433,13 @@ func (w Workload) work() scheduler.Workload {
 	return work
 }
 
-// keepsPlace reports that it has ended, and its place is kept until the one that goes on from it
-// with another number of workers stands in line.
+// keepsPlace reports that w has ended for a resize. Its place is reserved until the workload that
+// continues it, with another number of workers, is queued.
 func (w Workload) keepsPlace() bool {
 	return w.State == Ended && !w.Settled && strings.HasPrefix(w.Stop, resized)
 }
 
-// add takes in a workload as it is now.
+// add adds a workload's present state to the changes.
 func (n *news) add(w Workload) {
 	if w.State != Queued && !w.Settled {
 		n.reconcile = append(n.reconcile, w.ID)
@@ -520,16 +520,16 @@ func (s *Scheduling) place(ctx context.Context, placements []scheduler.Placement
 	return placed, fault.Wrap(err, "recording placements")
 }
 
-// What Workload.Stop begins with of one that leaves for another, of one that is ended
-// for its idle accelerators, and of one that goes on with another number of workers.
+// Prefixes of Workload.Stop: of a preempted workload, of one that is stopped because its
+// accelerators are idle, and of one that is stopped to run with another number of workers.
 const (
 	preempted = "preempted: "
 	reclaimed = "reclaimed: "
 	resized   = "resized: "
 )
 
-// preempt asks those to save and leave whose place others need. One that was
-// cancelled or has ended meanwhile is left out.
+// preempt asks workloads to save and stop, because others need their place. Workloads that were
+// cancelled or have ended meanwhile are skipped.
 func (s *Scheduling) preempt(ctx context.Context, all []scheduler.Preemption) error {
 	if len(all) == 0 {
 		return nil
@@ -605,8 +605,8 @@ func (s *Scheduling) resize(ctx context.Context, all []scheduler.Resize) error {
 	return fault.Wrap(err, "recording new sizes")
 }
 
-// save writes a state change and tells the owner, and those who watch once it
-// is durable.
+// save writes a state change and notifies the owner in the same transaction, and watchers after
+// the commit.
 func (s *core) save(ctx context.Context, tx *store.Tx, w *Workload) error {
 	if err := s.workloadStore.UpdateWorkload(ctx, tx, *w); err != nil {
 		return err
@@ -625,8 +625,8 @@ func (s *core) save(ctx context.Context, tx *store.Tx, w *Workload) error {
 	return nil
 }
 
-// machineUnknown is what records say of a workload whose engine picks the nodes and has
-// not told them.
+// machineUnknown stands in records for the node of a workload when the engine picks the nodes and
+// has not reported them.
 const machineUnknown = "picked by the engine"
 
 // note appends the audit row of what a loop did.
@@ -721,8 +721,8 @@ func (s *Scheduling) looking(ctx context.Context) {
 // sweep stops unwanted workloads of engines: those that the database does not
 // know, such as a start that was given up because the engine did not answer,
 // and what counts as lost. An engine that does not answer is left for the next
-// time. What ended is looked at only in a whole sweep, where the engine tells it apart:
-// there may be a million of those.
+// time. Ended workloads are inspected only in a whole sweep, if the engine lists them separately:
+// there may be a million of them.
 func (s *Scheduling) sweep(ctx context.Context, whole bool) error {
 	var errs []error
 	for name, e := range s.cfg.Engines {
@@ -756,7 +756,7 @@ func (s *Scheduling) sweepEngine(ctx context.Context, name string, d engine.Driv
 			}
 			active, err := s.workloadStore.Active(ctx, tx)
 			for _, w := range active {
-				// The engine may have taken it and not said so: it is asked again.
+				// The engine may have started it without an answer: it is asked again.
 				starting[engine.Handle(w.ID)] = w.State == Placed
 			}
 			return err
@@ -926,7 +926,7 @@ func (s *core) amend(ctx context.Context, wid WorkloadID, change func(*Workload)
 // watcher notifies callers that wait for a change of one workload.
 type watcher struct {
 	ch    chan struct{} // closed at the next change
-	count int           // of those who wait
+	count int           // waiting callers
 }
 
 func (s *core) watch(wid WorkloadID) *watcher {
@@ -962,7 +962,7 @@ func (s *core) notify(wid WorkloadID) {
 // RegisterOwner makes o the owner of a kind of workload. Call it before Start.
 func (s *Scheduling) RegisterOwner(kind Kind, o Owner) { s.owners[kind] = o }
 
-// settled forgets what was told of a workload that is over.
+// settled deletes what Idle and Pace set for a workload that is over.
 func (s *Scheduling) settled(wid WorkloadID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -970,8 +970,8 @@ func (s *Scheduling) settled(wid WorkloadID) {
 	delete(s.paces, wid)
 }
 
-// outlived forgets what was told of workloads that are over: of those that were known
-// to a cycle and are not among the unsettled that it read.
+// outlived deletes what Idle and Pace set for workloads that are over: they were known to a cycle, and
+// are not among the unsettled ones that it read.
 func (s *Scheduling) outlived(n news, unsettled []Workload) {
 	there := make(map[WorkloadID]bool, len(unsettled))
 	for _, w := range unsettled {

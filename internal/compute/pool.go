@@ -56,7 +56,7 @@ func (n Node) Amount() resource.Amount {
 	return resource.Amount{CPU: n.CPU, Memory: n.Memory, MemoryBandwidth: n.MemoryBandwidth, Accelerators: n.Accelerators}
 }
 
-// Room is what work may have of the node: what is not known limits none.
+// Room is what workloads may use of the node. A resource of unknown size is not limited.
 func (n Node) Room() resource.Amount {
 	a := n.Amount()
 	if a.MemoryBandwidth == 0 {
@@ -232,11 +232,11 @@ type Pool struct {
 	Running  int             `json:"running"`           // workloads that have their place
 	Renting  *Renting        `json:"renting,omitempty"` // of an elastic pool
 
-	// Listed are the nodes of the manifest, Seen those that the engine told of.
+	// Listed are the nodes of the manifest, Seen those that the engine reported.
 	// Without Listed all of Seen are the pool's Nodes.
 	Listed []Node     `json:"-"`
 	Seen   []PoolNode `json:"-"`
-	// Warned is the end of support of which people were told.
+	// Warned is the end of support that the last warning named.
 	Warned string `json:"-"`
 }
 

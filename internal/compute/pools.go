@@ -293,8 +293,8 @@ func (s *Pools) Pool(ctx context.Context, name PoolName) (Pool, error) {
 	return pools[i], nil
 }
 
-// CheckPools refuses names of pools that there are not, and pools of which none
-// isolates as much as is demanded in a zone that the data allow.
+// CheckPools refuses names of pools that do not exist, and lists of pools without one that has
+// enough isolation and is in a zone that the data's label allows.
 func (s *Pools) CheckPools(ctx context.Context, names []string, least scheduler.Isolation, label residency.Label) error {
 	if len(names) == 0 {
 		return nil

@@ -112,9 +112,9 @@ func (s *Programs) Members(ctx context.Context, wid WorkloadID) ([]engine.Member
 	return []engine.Member{m}, nil
 }
 
-// Driver gives the engine that has a workload, for those who speak for it: the
-// agents on its nodes. Errors: fault.NotFound; fault.Conflict before it has its
-// place; fault.Unavailable when the engine is not configured.
+// Driver returns the engine of a workload, for requests of the agents on its
+// nodes. Errors: fault.NotFound; fault.Conflict before the workload is
+// placed; fault.Unavailable when the engine is not configured.
 func (s *Programs) Driver(ctx context.Context, wid WorkloadID) (engine.Driver, error) {
 	w, err := s.workload(ctx, wid)
 	if err != nil {
@@ -128,7 +128,7 @@ func (s *Programs) Driver(ctx context.Context, wid WorkloadID) (engine.Driver, e
 }
 
 // Logs reads a workload's combined output from a byte offset. With follow it
-// waits for the start and goes on until the end or until ctx is done. Without
+// waits for the start and reads until the workload ends or ctx is done. Without
 // output the reader is empty. Errors: fault.NotFound; fault.Gone when the
 // output was forgotten, or is with an engine that is no longer configured.
 func (s *Programs) Logs(ctx context.Context, wid WorkloadID, offset int64, follow bool) (io.ReadCloser, error) {

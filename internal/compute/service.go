@@ -123,14 +123,14 @@ type core struct {
 
 	// cycle is held for a whole scheduling cycle, deciding only while the state
 	// is read or stepped. Lock order: cycle, deciding, mu.
-	cycle    sync.Mutex
-	deciding sync.Mutex
-	sized    time.Time                // of a cycle: the last that looked at sizes
-	reopen   time.Time                // of a cycle: when the next quarantine ends; zero is never
-	again    map[WorkloadID]time.Time // of a cycle: when a refusal ends of one that waits
-	state    *scheduler.State         // nil until the world was read, and while another process decides
-	stale    bool                     // the next cycle reads all of the world into a new state
-	// Of the state before it was forgotten: what it knew that is nowhere else.
+	cycle       sync.Mutex
+	deciding    sync.Mutex
+	sized       time.Time                // of a cycle: the last that planned sizes
+	reopen      time.Time                // of a cycle: when the next quarantine ends; zero is never
+	refusalEnds map[WorkloadID]time.Time // of a cycle: when the refusals of a pending workload end
+	state       *scheduler.State         // nil until the first cycle, and while another process schedules
+	stale       bool                     // the next cycle reads all of the world into a new state
+	// From the previous state: what is stored nowhere else.
 	history map[string]scheduler.Used
 	turns   []scheduler.ID
 	leaving map[scheduler.ID]time.Time
@@ -181,7 +181,7 @@ func New(cfg Config) Services {
 	s := &core{
 		poolStore: cfg.Store, queueStore: cfg.Store, workloadStore: cfg.Store, usageStore: cfg.Store, budgetStore: cfg.Store, elasticStore: cfg.Store,
 		cfg: cfg, log: cfg.Log, now: cfg.Now, owners: map[Kind]Owner{}, wake: make(chan struct{}, 1),
-		starts: map[string]*sync.RWMutex{}, touched: map[WorkloadID]bool{}, again: map[WorkloadID]time.Time{}, idle: map[WorkloadID]time.Time{}, paces: map[WorkloadID]pace{}, cycled: make(chan struct{}),
+		starts: map[string]*sync.RWMutex{}, touched: map[WorkloadID]bool{}, refusalEnds: map[WorkloadID]time.Time{}, idle: map[WorkloadID]time.Time{}, paces: map[WorkloadID]pace{}, cycled: make(chan struct{}),
 		reconcilers: map[WorkloadID]*reconciler{}, watchers: map[WorkloadID]*watcher{}, trouble: map[PoolName]string{}, overdue: time.Minute, leaseTime: leaseTime,
 	}
 	for name := range cfg.Engines {

@@ -28,7 +28,7 @@ type Viewer struct {
 	// Reads says whether the caller may read a project; of others it learns that
 	// there is work, and no names.
 	Reads func(ctx context.Context, p project.Name) (bool, error)
-	// Left says how long workloads still run, of those of which something is known.
+	// Left estimates the remaining run time of workloads; those without an estimate are left out.
 	Left func(ctx context.Context, ids []WorkloadID) (map[WorkloadID]Left, error)
 }
 
@@ -90,7 +90,7 @@ func (s *Scheduling) Snapshot(ctx context.Context, v Viewer) (replay.Snapshot, e
 	if err != nil {
 		return replay.Snapshot{}, fault.Wrap(err, "reading the scheduler's state")
 	}
-	// 2. Who runs and who waits.
+	// 2. Running and pending workloads.
 	masks := &masks{viewer: v, names: map[project.Name]string{}, users: map[string]string{}}
 	var ids []WorkloadID
 	for _, w := range ws {
@@ -165,8 +165,8 @@ func (m *masks) name(ctx context.Context, p project.Name) (string, error) {
 	return name, nil
 }
 
-// hide renames what the caller may not read, once name was asked. Labels are
-// identifiers, which everybody who waits sees in reasons.
+// hide renames what the caller may not read; call name first. Labels stay: they are
+// identifiers, and wait reasons show them to everyone anyway.
 func (m *masks) hide(w *scheduler.Workload) {
 	name := m.names[project.Name(w.Project)]
 	if name == w.Project {
@@ -186,7 +186,7 @@ func (m *masks) quotas(ctx context.Context, of map[string]resource.Limit) (map[s
 	out := make(map[string]resource.Limit, len(of))
 	for p, quota := range of {
 		if _, known := m.names[project.Name(p)]; !known {
-			// Of a project without work, only who may read it needs the quota.
+			// The quota of a project without work is shown only to callers who may read the project.
 			reads, err := m.viewer.Reads(ctx, project.Name(p))
 			if err != nil {
 				return nil, fault.Wrap(err, "reading the readable projects")

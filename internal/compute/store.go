@@ -44,7 +44,8 @@ type QueueStore interface {
 	// Queues lists all by name.
 	Queues(ctx context.Context, tx *store.Tx) ([]Queue, error)
 	Queue(ctx context.Context, tx *store.Tx, name string) (Queue, error)
-	// DefaultQueue names that of a project, or else of all; empty when there is none.
+	// DefaultQueue is the name of a project's default queue, or else of the default queue of all projects;
+	// empty without one.
 	DefaultQueue(ctx context.Context, tx *store.Tx, p project.Name) (string, error)
 	// SaveQueue inserts or replaces, and fault.Conflict when another one is the
 	// default of a project already; DeleteQueue removes.
@@ -62,8 +63,8 @@ type WorkloadStore interface {
 	// UpdateWorkload writes everything that changes after submission, if the
 	// revision is still w.Revision, and raises it; otherwise fault.Conflict.
 	UpdateWorkload(ctx context.Context, tx *store.Tx, w Workload) error
-	// Unsettled lists the workloads that compute still has to do with: queued,
-	// placed, running, and ended whose owner has not taken note.
+	// Unsettled lists the workloads that compute still works on: queued,
+	// placed, running, and ended ones that their owner has not taken note of.
 	Unsettled(ctx context.Context, tx *store.Tx) ([]Workload, error)
 	// Active lists the placed and the running.
 	Active(ctx context.Context, tx *store.Tx) ([]Workload, error)
@@ -76,10 +77,10 @@ type WorkloadStore interface {
 	Forgettable(ctx context.Context, tx *store.Tx, t, replicas time.Time, without []PoolName, limit int) ([]Workload, error)
 	// Forgotten records that engines hold nothing of settled workloads any more.
 	Forgotten(ctx context.Context, tx *store.Tx, ids []WorkloadID) error
-	// Over lists settled workloads that ended before t and of which engines hold nothing any
-	// more, without attempts of jobs, the longest ended first.
+	// Over lists settled workloads, except attempts of jobs, that ended before t and that engines have
+	// forgotten, in the order of their ends.
 	Over(ctx context.Context, tx *store.Tx, t time.Time, limit int) ([]WorkloadID, error)
-	// DeleteWorkloads removes those of ids that are settled and of which engines hold nothing.
+	// DeleteWorkloads removes those of ids that are settled and that engines have forgotten.
 	DeleteWorkloads(ctx context.Context, tx *store.Tx, ids []WorkloadID) error
 }
 

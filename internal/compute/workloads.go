@@ -146,9 +146,9 @@ func (s *Workloads) DryRun(ctx context.Context, r Request) (Outlook, error) {
 	return f, nil
 }
 
-// Saved is told of a running workload that has saved, by a time, what it did: only
-// what it does after that is lost with it. It is recorded in the caller's
-// transaction; what no longer runs is left as it is.
+// Saved records, in the caller's transaction, that a running workload had saved its progress at a
+// time: a preemption loses only the work since then. A workload that no longer runs is not
+// changed.
 func (s *Workloads) Saved(ctx context.Context, tx *store.Tx, wid WorkloadID, at time.Time) error {
 	w, err := s.workloadStore.Workload(ctx, tx, wid)
 	if fault.Is(err, fault.NotFound) {
@@ -162,9 +162,9 @@ func (s *Workloads) Saved(ctx context.Context, tx *store.Tx, wid WorkloadID, at 
 	return s.workloadStore.UpdateWorkload(ctx, tx, w)
 }
 
-// Idle is told since when the owner of a running workload has known, without a busier
-// moment, that its accelerators are idle; zero is that they are not, or it is unknown.
-// It is not kept: after a restart it is told anew.
+// Idle sets since when a running workload's accelerators are idle without interruption, as far as its
+// owner knows; zero means that they are not, or that it is unknown. It is not stored: after a restart
+// the owner sets it again.
 func (s *Workloads) Idle(wid WorkloadID, since time.Time) {
 	s.mu.Lock()
 	same := s.idle[wid].Equal(since)
@@ -178,18 +178,18 @@ func (s *Workloads) Idle(wid WorkloadID, since time.Time) {
 	}
 }
 
-// pace is how fast a workload is with some workers: see scheduler.Workload. It holds as
-// long as least is the least that the workload may have.
+// pace is the speed of a workload by number of workers: see scheduler.Workload. It is valid while
+// least is the workload's minimum.
 type pace struct {
 	least   int
 	speed   []float64
 	restart time.Duration
 }
 
-// Pace is told how fast a workload is with its least workers, with one more, and so
-// on, in terms of the least, and what a restart costs it; no speeds is what was said
-// when it was submitted. What was found for another least than it has now counts for
-// nothing. It is not kept: after a restart it is told anew.
+// Pace sets the speed of a workload with its minimum of workers, with one more, and so on, relative to
+// the minimum, and the cost of a restart. Without speeds, those of its submission are used. Speeds for
+// another minimum than the present one are ignored. They are not stored: after a restart the owner sets
+// them again.
 func (s *Workloads) Pace(wid WorkloadID, least int, speed []float64, restart time.Duration) {
 	s.mu.Lock()
 	was := s.paces[wid]
@@ -298,7 +298,7 @@ func (s *Workloads) Growth(wid WorkloadID) int {
 	return s.state.Growth(scheduler.ID(wid))
 }
 
-// notice is what a workload whose accelerators are idle has to expect.
+// notice says what will happen to a workload with idle accelerators.
 func (s *Workloads) notice(wid WorkloadID) string {
 	s.deciding.Lock()
 	defer s.deciding.Unlock()
@@ -308,7 +308,7 @@ func (s *Workloads) notice(wid WorkloadID) string {
 	return s.state.Idle(scheduler.ID(wid))
 }
 
-// explain asks the engine why what it was given does not run yet.
+// explain asks the engine why a workload that was submitted to it does not run yet.
 func (s *Workloads) explain(ctx context.Context, w Workload) []string {
 	ctx, cancel := context.WithTimeout(ctx, whyEngine)
 	defer cancel()

@@ -54,7 +54,7 @@ func (s *Definitions) Apply(ctx context.Context, r ApplyRequest) (Dataset, proje
 	added := slices.DeleteFunc(slices.Clone(r.Spec.Expectations), func(e Expectation) bool {
 		return slices.ContainsFunc(was.Spec.Expectations, func(o Expectation) bool { return sameJSON(e, o) })
 	})
-	if err := s.mayJudge(ctx, r.Project, r.Name, added); err != nil {
+	if err := s.mayRunExpectations(ctx, r.Project, r.Name, added); err != nil {
 		return Dataset{}, "", err
 	}
 	def, err := s.defaults(ctx, r.Project)

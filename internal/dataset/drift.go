@@ -23,9 +23,9 @@ func (e Expectation) driftMethod() drift.Method {
 	return drift.Method(e.Method)
 }
 
-// judgeDrift judges the drift expectations by the sketches of the new version and of
+// checkDrift checks the drift expectations: it compares the sketches of the new version with those of
 // the newest accepted one.
-func (s *core) judgeDrift(ctx context.Context, w draft, c *checker, now columnSketches) error {
+func (s *core) checkDrift(ctx context.Context, w draft, c *checker, now columnSketches) error {
 	var asked []*check
 	for _, k := range c.checks {
 		switch {
@@ -49,7 +49,7 @@ func (s *core) judgeDrift(ctx context.Context, w draft, c *checker, now columnSk
 			continue
 		}
 		k.against = base.Ref().String()
-		if err := k.judgeColumnDrift(before.Columns[k.e.Column], now.Columns[k.e.Column]); err != nil {
+		if err := k.checkColumnDrift(before.Columns[k.e.Column], now.Columns[k.e.Column]); err != nil {
 			return err
 		}
 	}
@@ -90,7 +90,7 @@ func (s *core) lastAccepted(ctx context.Context, w draft, asked []*check) (v Ver
 }
 
 // judgeColumnDrift judges a column against what it was.
-func (k *check) judgeColumnDrift(was, is *sketch.Column) error {
+func (k *check) checkColumnDrift(was, is *sketch.Column) error {
 	m, opts := k.e.driftMethod(), drift.Options{Threshold: defaultDrift}
 	if v, ok := number(k.e.Max); ok {
 		opts.Threshold = v

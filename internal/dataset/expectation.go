@@ -630,7 +630,7 @@ func (c *checker) results() []Verdict {
 	out := make([]Verdict, len(c.checks))
 	for i, k := range c.checks {
 		if k.e.Check == Fresh && k.note != notJudgedAgain {
-			k.judgeFresh()
+			k.checkFreshness()
 		}
 		r := Verdict{Expectation: k.e, Checked: k.checked, Failed: k.failed, Problem: k.problem, Against: k.against, Note: k.note, Examples: k.examples}
 		if k.e.Check == RowCount {

@@ -52,8 +52,8 @@ func (k *check) observeFreshness(rec arrow.RecordBatch, row func(i int) int64) {
 	}
 }
 
-// judgeFresh says whether the newest time is too long ago. The reason names no value.
-func (k *check) judgeFresh() {
+// checkFreshness checks the age of the newest time. The reason names no value.
+func (k *check) checkFreshness() {
 	if k.problem != "" {
 		return
 	}

@@ -78,19 +78,18 @@ func (e Expectation) readsDataset(own string) string {
 	return ""
 }
 
-// MayJudge asks whether the caller may have new versions of a dataset judged: who
-// reads what its expectations read learns of it by the verdicts. A loop may read
-// everything, so this is asked of whoever bids it make versions. Needs dataset.query
-// on what is read.
-func (s *Definitions) MayJudge(ctx context.Context, p project.Name, name string) error {
+// MayRunExpectations checks that the caller may read the datasets that the expectations of a dataset
+// read, because their results reveal something of them. A background loop may read everything, so
+// this is checked for the user who sets it up. It needs dataset.query on those datasets.
+func (s *Definitions) MayRunExpectations(ctx context.Context, p project.Name, name string) error {
 	d, err := s.load(ctx, p, name)
 	if err != nil {
 		return err
 	}
-	return s.mayJudge(ctx, p, name, d.Spec.Expectations)
+	return s.mayRunExpectations(ctx, p, name, d.Spec.Expectations)
 }
 
-func (s *core) mayJudge(ctx context.Context, p project.Name, name string, es []Expectation) error {
+func (s *core) mayRunExpectations(ctx context.Context, p project.Name, name string, es []Expectation) error {
 	for _, e := range es {
 		read := e.readsDataset(name)
 		if read == "" {

@@ -96,7 +96,7 @@ func TestReferencesAreReads(t *testing.T) {
 	}
 	probe := dataset.Spec{Expectations: rule, Classification: dataset.Confidential}
 	wantFault(t, apply("probe", probe), fault.PermissionDenied, "refers(id, patients.id) reads dataset patients")
-	wantFault(t, h.Definitions.MayJudge(datasettest.Context(t), project, "secret"), fault.PermissionDenied, "patients")
+	wantFault(t, h.Definitions.MayRunExpectations(datasettest.Context(t), project, "secret"), fault.PermissionDenied, "patients")
 	probe.Description = "of the clinic"
 	if err := apply("secret", probe); err != nil {
 		t.Error(err)

@@ -405,7 +405,7 @@ func (r *rationed) Err() error { return r.err }
 // the expectations read; a dataset that is not there is made.
 func (s *Transforms) Receives(ctx context.Context, p project.Name, name string, read []JobInputs) error {
 	if _, err := s.allowed(ctx, ActionImport, p, name); err == nil {
-		if err := s.definitions.MayJudge(ctx, p, name); err != nil {
+		if err := s.definitions.MayRunExpectations(ctx, p, name); err != nil {
 			return err
 		}
 	} else if !fault.Is(err, fault.NotFound) {

@@ -308,17 +308,17 @@ func (s *core) fill(ctx context.Context, w draft, v *Version, seal table.Seal) (
 	if err := s.keepSketches(ctx, *v, seen); err != nil {
 		return err
 	}
-	if err := s.judgeDrift(ctx, w, check, seen); err != nil {
+	if err := s.checkDrift(ctx, w, check, seen); err != nil {
 		return err
 	}
 	v.ContentDigest, v.Statistics, v.Expectations = digest.sum(), stats.statistics(), check.results()
-	v.State, v.Reason = judge(w, *v)
+	v.State, v.Reason = stateByExpectations(w, *v)
 	return s.sealStatistics(ctx, v)
 }
 
-// judge is the state that a version has by its verdicts, and why.
-func judge(w draft, v Version) (State, string) {
-	if w.redacts != nil { // what was accepted stays so
+// stateByExpectations is the state of a version by the results of its expectations, and why.
+func stateByExpectations(w draft, v Version) (State, string) {
+	if w.redacts != nil { // an accepted version stays accepted after a redaction
 		return Accepted, ""
 	}
 	var failed []string

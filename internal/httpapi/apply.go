@@ -263,10 +263,10 @@ func foreseen(done []applied, d manifest.Document, a applied, err error) (applie
 	for _, earlier := range done {
 		in := earlier.Kind == "Project" && earlier.Name == a.Project
 		if earlier.Result == string(project.Created) && (in || (earlier.Project == "" || earlier.Project == a.Project) && d.Mentions(earlier.Name)) {
-			told, _ := fault.Brief(err)
+			brief, _ := fault.Brief(err)
 			return applied{
 				Kind: d.Kind, Name: d.Name, Project: a.Project, Result: string(project.Created),
-				Warnings: []string{fmt.Sprintf("not checked against %s %s, which does not exist before this file is applied (%s)", strings.ToLower(earlier.Kind), earlier.Name, told)},
+				Warnings: []string{fmt.Sprintf("not checked against %s %s, which does not exist before this file is applied (%s)", strings.ToLower(earlier.Kind), earlier.Name, brief)},
 			}, nil
 		}
 	}

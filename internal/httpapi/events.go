@@ -48,8 +48,8 @@ func readerOf(eventName string) policy.Action {
 	return "audit.read"
 }
 
-// told is an event as clients read it.
-type told struct {
+// eventMessage is an event as clients receive it.
+type eventMessage struct {
 	Name    string          `json:"name"`
 	Time    time.Time       `json:"time"`
 	Project string          `json:"project"`
@@ -114,7 +114,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 			continue
 		}
 		if err == nil {
-			err = s.tell(r.Context(), e, write)
+			err = s.sendEvent(r.Context(), e, write)
 		}
 		if err == nil && !watcher.Pending() && control.Flush() != nil { // one for all that came together
 			err = context.Canceled
@@ -128,14 +128,14 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// tell writes an event if the caller may read what it is about.
-func (s *Server) tell(ctx context.Context, e event.Event, say func(string) error) error {
+// sendEvent writes an event if the caller may read its object.
+func (s *Server) sendEvent(ctx context.Context, e event.Event, say func(string) error) error {
 	noun, _, _ := strings.Cut(e.Name, ".")
 	may, err := s.authz.Permits(ctx, readerOf(e.Name), policy.Object{Project: e.Project, Kind: noun})
 	if err != nil || !may {
 		return err
 	}
-	b, err := json.Marshal(told{Name: e.Name, Time: e.Time.UTC(), Project: e.Project, Body: e.Body})
+	b, err := json.Marshal(eventMessage{Name: e.Name, Time: e.Time.UTC(), Project: e.Project, Body: e.Body})
 	if err != nil {
 		return fault.Wrap(err, "event %s at %s", e.Name, e.Position)
 	}

@@ -127,7 +127,7 @@ func TestEventsResume(t *testing.T) {
 	w.publish(t, "other", "dataset.elsewhere")
 	w.publish(t, "flights", "dataset.second", "dataset.third", "job.fourth")
 	second := s.event(t)
-	var body told
+	var body eventMessage
 	if err := json.Unmarshal([]byte(second.data), &body); err != nil {
 		t.Fatal(err)
 	}

@@ -124,7 +124,7 @@ func (s *Server) idempotent(w http.ResponseWriter, r *http.Request, act http.Han
 	}
 	// It goes on when the client is gone: the answer is for the repetition.
 	repeated := r.WithContext(context.WithoutCancel(ctx))
-	repeated.Body = again(repeated, bytes.NewReader(sent)) // whose turn nobody gives up, either
+	repeated.Body = rereadBody(repeated, bytes.NewReader(sent)) // whose turn nobody gives up, either
 	got := &recorder{header: http.Header{}}
 	act(got, repeated)
 	answer := storedAnswer{Status: max(got.status, http.StatusOK), Header: got.header, Body: got.body.Bytes()}

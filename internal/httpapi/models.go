@@ -16,7 +16,7 @@ func (s *Server) modelRoutes(p string) {
 	route(s, "POST", v+"/verify", "model.read", "Verify a version's files against its signature or an external one", s.verifyModel).keepsNothing()
 	route(s, "GET", v+"/content", "model.read", "Inspect the contents of a version's files and the risk of loading them", s.modelContent)
 	route(s, "GET", v+"/approvals", "model.read", "List a version's approvals and rejections, and its unmet requirements for promotion", s.modelClearance)
-	route(s, "POST", v+"/approvals", registry.ActionApprove, "Approve or reject a version", s.judgeModel)
+	route(s, "POST", v+"/approvals", registry.ActionApprove, "Approve or reject a version", s.reviewModel)
 	route(s, "GET", p+"/model-policies", "model.read", "List model policies", s.listModelPolicies)
 	route(s, "GET", p+"/model-policies/{name}", "model.read", "Get the policy of a model; default applies to models without one", s.oneModelPolicy)
 	route(s, "DELETE", p+"/model-policies/{name}", registry.ActionGovern, "Delete the policy of a model; default then applies", s.deleteModelPolicy)
@@ -84,7 +84,7 @@ func (s *Server) modelClearance(ctx context.Context, in *InVersion) (*body[regis
 	return one(s.Registry.Approvals.Clearance(ctx, project.Name(in.Project), in.Name, in.Version))
 }
 
-func (s *Server) judgeModel(ctx context.Context, in *struct {
+func (s *Server) reviewModel(ctx context.Context, in *struct {
 	InVersion
 	Body struct {
 		Verdict registry.Verdict `json:"verdict" enum:"approved,rejected"`
@@ -94,7 +94,7 @@ func (s *Server) judgeModel(ctx context.Context, in *struct {
 },
 ) (*body[registry.Clearance], error) {
 	b := in.Body
-	return one(s.Registry.Approvals.Judge(ctx, project.Name(in.Project), in.Name, in.Version, b.Verdict, b.Digest, b.Comment))
+	return one(s.Registry.Approvals.Review(ctx, project.Name(in.Project), in.Name, in.Version, b.Verdict, b.Digest, b.Comment))
 }
 
 // modelPolicyKind is how a manifest of a ModelPolicy is applied.

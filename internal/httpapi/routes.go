@@ -207,8 +207,8 @@ func New(o Options, d Domains) *Server {
 		Permits: func(ctx context.Context, action, project, name string) (bool, error) {
 			return s.authz.Permits(ctx, policy.Action(action), policy.Object{Project: project, Kind: "deployment", Name: name})
 		},
-		Again: s.principal,
-		Told: func(ctx context.Context, err error) error {
+		Reauthenticate: s.principal,
+		EndedCall: func(ctx context.Context, err error) error {
 			return flight.Status(ctx, s.endedCall(ctx, "inference.GRPCInferenceService", err))
 		},
 	}

@@ -50,9 +50,9 @@ func newTurning(r *http.Request, body *membudget.Meter, turn *share.Turn) *turni
 	return &turning{body, r, turn, body.Weight}
 }
 
-// again is the body of a request whose body was read, for another reader of it; whoever
-// reads it waits for a processor as long as the context of r lets it.
-func again(r *http.Request, whole io.Reader) io.ReadCloser {
+// rereadBody returns whole, the body of r that was read already, for a second reader. A read
+// of it waits for a processor until the context of r is done.
+func rereadBody(r *http.Request, whole io.Reader) io.ReadCloser {
 	b := io.NopCloser(whole)
 	if t, ok := r.Body.(*turning); ok {
 		return &turning{b, r, t.turn, t.weight}

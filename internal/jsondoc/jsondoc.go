@@ -1,5 +1,5 @@
-// Package jsondoc reads JSON that other programs and people wrote: the one reader of JSON
-// at every door. What two readers could understand differently is refused, with the place:
+// Package jsondoc reads JSON that other programs and people wrote. All bodies, events, commands and
+// files from outside go through it. What two readers could understand differently is refused, with the place:
 // text that is not UTF-8, half a surrogate pair (\ud800 alone), a name that an object has
 // twice, and anything behind the value. Names are matched exactly: "Events" is not "events".
 //

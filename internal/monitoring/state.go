@@ -15,10 +15,10 @@ type told struct {
 	finding Finding
 }
 
-// judge moves a streak on by a window's verdict and says what is to be told: a
-// change to bad or back, and again every repeat bad windows. A window of another
-// version than the streak's begins a new one.
-func (st *Streak) judge(version int64, bad bool, from, to time.Time, repeat int) (changed, repeated bool) {
+// add adds a window to a streak and says what to report: changed, when it becomes bad or good, and
+// repeated, after every repeat more bad windows. A window of another version begins a new
+// streak.
+func (st *Streak) add(version int64, bad bool, from, to time.Time, repeat int) (changed, repeated bool) {
 	was := st.Bad
 	if st.Version != version {
 		*st = Streak{Version: version}
@@ -46,7 +46,7 @@ func (st *Streak) judge(version int64, bad bool, from, to time.Time, repeat int)
 func (p *Progress) observe(m Monitor, w Window) []told {
 	p.Status.Baseline, p.Status.Note = w.Baseline, w.Note
 	if w.Unjudged {
-		changed, repeated := p.Blind.judge(w.Version, true, w.From, w.To, m.Spec.Repeat)
+		changed, repeated := p.Blind.add(w.Version, true, w.From, w.To, m.Spec.Repeat)
 		p.settle(m, w)
 		return p.unjudged(m, w, Drift, p.Blind, changed, repeated, w.Note)
 	}
@@ -56,8 +56,8 @@ func (p *Progress) observe(m Monitor, w Window) []told {
 		}
 		return nil
 	}
-	seesAgain, _ := p.Blind.judge(w.Version, false, w.From, w.To, m.Spec.Repeat)
-	changed, repeated := p.Drift.judge(w.Version, w.Drifted, w.From, w.To, m.Spec.Repeat)
+	seesAgain, _ := p.Blind.add(w.Version, false, w.From, w.To, m.Spec.Repeat)
+	changed, repeated := p.Drift.add(w.Version, w.Drifted, w.From, w.To, m.Spec.Repeat)
 	p.settle(m, w)
 	if seesAgain && !w.Drifted { // what was told of is over
 		changed = true
@@ -104,7 +104,7 @@ func (p *Progress) perform(m Monitor, w Window) (out []told) {
 	silent := len(w.Performance.NotComputed) > 0
 	speaksAgain := false
 	if news, same := p.Silent.news(w, silent); news && !same {
-		changed, repeated := p.Silent.judge(w.Version, silent, w.From, w.To, m.Spec.Repeat)
+		changed, repeated := p.Silent.add(w.Version, silent, w.From, w.To, m.Spec.Repeat)
 		p.settle(m, w)
 		if silent {
 			out = p.unjudged(m, w, Performing, p.Silent, changed, repeated, notComputed+strings.Join(w.Performance.NotComputed, "; "))
@@ -115,7 +115,7 @@ func (p *Progress) perform(m Monitor, w Window) (out []told) {
 	if !news || same || silent && !w.Performance.Degraded {
 		return out
 	}
-	changed, repeated := p.Worse.judge(w.Version, w.Performance.Degraded, w.From, w.To, m.Spec.Repeat)
+	changed, repeated := p.Worse.add(w.Version, w.Performance.Degraded, w.From, w.To, m.Spec.Repeat)
 	p.settle(m, w)
 	if speaksAgain && !w.Performance.Degraded {
 		changed = true

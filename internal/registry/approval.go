@@ -60,11 +60,11 @@ type Clearance struct {
 // are the HTTP API and deployments; Models and Versions ask before an alias or a stage moves.
 type Approvals struct{ *core }
 
-// Judge records the caller's verdict on a version. digest, when given, is the one that
-// the caller looked at. Errors: fault.PermissionDenied for authors of the version and for
-// who is no person; fault.Conflict for another digest, a version that is not ready, and
-// for saying the same again.
-func (s *Approvals) Judge(ctx context.Context, p project.Name, name, ref string, verdict Verdict, digest, comment string) (Clearance, error) {
+// Review records the caller's verdict on a version. digest, if set, is the digest that
+// the caller reviewed. Errors: fault.PermissionDenied for authors of the version and for
+// principals that are not people; fault.Conflict for another digest, for a version that is
+// not ready, and for a repeated verdict.
+func (s *Approvals) Review(ctx context.Context, p project.Name, name, ref string, verdict Verdict, digest, comment string) (Clearance, error) {
 	if err := s.allow(ctx, ActionApprove, p, name); err != nil {
 		return Clearance{}, err
 	}

@@ -77,7 +77,7 @@ func TestTwoPeople(t *testing.T) {
 	}
 
 	approve := func(ctx context.Context) error {
-		_, err := w.Approvals.Judge(ctx, proj, "delay", "1", registry.Approved, v.Digest, "fine")
+		_, err := w.Approvals.Review(ctx, proj, "delay", "1", registry.Approved, v.Digest, "fine")
 		return err
 	}
 	wantKind(t, approve(alice), fault.PermissionDenied, "authors cannot approve their own versions")
@@ -86,9 +86,9 @@ func TestTwoPeople(t *testing.T) {
 	wantKind(t, approve(as(t, "att_2")), fault.PermissionDenied, "is not a user")
 	wantKind(t, approve(as(t, "loop")), fault.PermissionDenied, "is not a user")
 	wantKind(t, approve(identity.With(t.Context(), identity.Principal{Kind: identity.Service, ID: "bob", Project: proj})), fault.PermissionDenied, "is not a user")
-	wantKind(t, errOf(w.Approvals.Judge(bob, proj, "delay", "1", registry.Approved, "sha256:00", "")), fault.Conflict, "differs from the reviewed digest")
-	wantKind(t, errOf(w.Approvals.Judge(bob, proj, "delay", "9", registry.Approved, "", "")), fault.NotFound, "")
-	wantKind(t, errOf(w.Approvals.Judge(bob, proj, "delay", "1", "perhaps", "", "")), fault.Invalid, "verdict")
+	wantKind(t, errOf(w.Approvals.Review(bob, proj, "delay", "1", registry.Approved, "sha256:00", "")), fault.Conflict, "differs from the reviewed digest")
+	wantKind(t, errOf(w.Approvals.Review(bob, proj, "delay", "9", registry.Approved, "", "")), fault.NotFound, "")
+	wantKind(t, errOf(w.Approvals.Review(bob, proj, "delay", "1", "perhaps", "", "")), fault.Invalid, "verdict")
 	if err := approve(bob); err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +115,7 @@ func TestTwoPeople(t *testing.T) {
 		t.Error(err)
 	}
 	// A rejection stands until its giver thinks otherwise; nothing is lost.
-	if _, err := w.Approvals.Judge(carol, proj, "delay", "1", registry.Rejected, "", "it is biased"); err != nil {
+	if _, err := w.Approvals.Review(carol, proj, "delay", "1", registry.Rejected, "", "it is biased"); err != nil {
 		t.Fatal(err)
 	}
 	refused("it was rejected by carol (it is biased)")
@@ -242,7 +242,7 @@ func TestApprovedOfWhatWasMeasured(t *testing.T) {
 		}
 	}
 	approve := func(who string) error {
-		_, err := w.Approvals.Judge(as(t, who), proj, "delay", "1", registry.Approved, v.Digest, "")
+		_, err := w.Approvals.Review(as(t, who), proj, "delay", "1", registry.Approved, v.Digest, "")
 		return err
 	}
 	if err := approve("bob"); err != nil {
@@ -356,7 +356,7 @@ func TestAuthorsOfCopies(t *testing.T) {
 		if err != nil {
 			t.Fatal(source, err)
 		}
-		_, err = w.Approvals.Judge(alice, proj, "copy", strconv.Itoa(c.Number), registry.Approved, "", "")
+		_, err = w.Approvals.Review(alice, proj, "copy", strconv.Itoa(c.Number), registry.Approved, "", "")
 		if !fault.Is(err, fault.PermissionDenied) {
 			t.Errorf("%s: alice approved of what she made: %v", source, err)
 		}
@@ -368,8 +368,8 @@ func TestAuthorsOfCopies(t *testing.T) {
 	if err := w.Versions.DeleteVersion(alice, proj, "delay2", 1); err != nil {
 		t.Fatal(err)
 	}
-	wantKind(t, errOf(w.Approvals.Judge(alice, proj, "copy", "2", registry.Approved, "", "")), fault.PermissionDenied, "authors cannot approve")
-	if c, err := w.Approvals.Judge(as(t, "bob"), proj, "copy", "2", registry.Approved, "", ""); err != nil || !c.Cleared {
+	wantKind(t, errOf(w.Approvals.Review(alice, proj, "copy", "2", registry.Approved, "", "")), fault.PermissionDenied, "authors cannot approve")
+	if c, err := w.Approvals.Review(as(t, "bob"), proj, "copy", "2", registry.Approved, "", ""); err != nil || !c.Cleared {
 		t.Errorf("%+v, %v", c, err)
 	}
 }

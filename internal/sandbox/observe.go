@@ -98,7 +98,7 @@ func (o *observer) run() {
 		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(o.fd), unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(&n))); errno != 0 { //nolint:gosec // The kernel's structure.
 			continue // the caller was killed in between
 		}
-		d, denied := o.judge(&n)
+		d, denied := o.inspect(&n)
 		r := response{id: n.id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
 		_, _, _ = unix.Syscall(unix.SYS_IOCTL, uintptr(o.fd), unix.SECCOMP_IOCTL_NOTIF_SEND, uintptr(unsafe.Pointer(&r))) //nolint:gosec // The kernel's structure.
 		if denied {                                                                                                       // after the answer: a slow receiver does not hold the program up
@@ -108,8 +108,8 @@ func (o *observer) run() {
 	}
 }
 
-// judge inspects one system call.
-func (o *observer) judge(n *notification) (Denial, bool) {
+// inspect reports whether one system call is denied, and what it would have reached.
+func (o *observer) inspect(n *notification) (Denial, bool) {
 	pid := int(n.pid)
 	if o.inner {
 		o.root = "/proc/" + strconv.Itoa(pid) + "/root"
@@ -148,7 +148,7 @@ func (o *observer) open(pid, dirfd int, addr uint64) (Denial, bool) {
 }
 
 // privateRE matches what is private to a process in /proc. It is made when the
-// first path there is looked at: few programs are, and each start would pay.
+// first path in /proc is checked: few programs open one, and each start would pay for it.
 var privateRE = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^/proc/(\d+)/(?:task/\d+/)?(?:environ|mem|maps|smaps|root|cwd|exe|fd|fdinfo|auxv|syscall|stack|pagemap)(?:/|$)`)
 })
@@ -224,8 +224,8 @@ func (o *observer) resolve(pid int, name string) string {
 	return done
 }
 
-// readlink reads one link in the program's root. Those of /proc/self are read
-// as the program's, because /proc answers who asks.
+// readlink reads one link in the program's root. Links of /proc/self are read
+// through /proc/PID, because /proc/self is the process that reads it.
 func (o *observer) readlink(pid int, name string) (string, bool) {
 	if rest, ok := strings.CutPrefix(name, "/proc/"); ok {
 		who, what, _ := strings.Cut(rest, "/")
@@ -264,9 +264,9 @@ func (o *observer) connect(pid int, addr, size uint64) (Denial, bool) {
 		if !ip.IsLoopback() && !ip.IsUnspecified() {
 			return d, true
 		}
-		// On loopback inside there is only the program itself, which may try a
-		// port before it listens there. An attempt is at somebody else when he
-		// listens outside and nobody does inside.
+		// The sandbox's loopback reaches only the program itself, which may try a
+		// port before it listens there. The attempt aims at the host if a process
+		// listens on the port outside, and none inside.
 		port := a.inet.Port()
 		return d, listening("/proc/self/net", port) && !listening("/proc/"+strconv.Itoa(pid)+"/net", port)
 	case a.abstract:
@@ -282,7 +282,7 @@ func (o *observer) connect(pid int, addr, size uint64) (Denial, bool) {
 	}
 	target, denied := o.forbidden(pid, name)
 	d.Target = "unix:" + target
-	if denied || target == "/var/run/nscd/socket" || target == "/run/nscd/socket" { // the C library tries this one by itself
+	if denied || target == "/var/run/nscd/socket" || target == "/run/nscd/socket" { // the C library tries this one on its own
 		return d, denied
 	}
 	var st unix.Stat_t
@@ -359,7 +359,7 @@ func listening(tables string, port uint16) bool {
 	return false
 }
 
-// hostHasAbstract reports whether somebody outside listens at the name.
+// hostHasAbstract reports whether a process outside listens at the name.
 func hostHasAbstract(name string) bool {
 	b, err := os.ReadFile("/proc/self/net/unix")
 	if err != nil {

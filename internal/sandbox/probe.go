@@ -75,10 +75,9 @@ var (
 	trials   = map[trial]bool{}
 )
 
-// Check refuses a level that this kernel forbids, as a trial run shows:
-// fault.Unsupported with what is missing. A success is remembered for the life
-// of the process; a refusal is tried again, because an administrator may have
-// lifted it.
+// Check tries a level in a trial run. It returns fault.Unsupported with what is missing if this
+// kernel forbids the level. A success is cached for the life of the process. A failure is
+// checked again, because an administrator may have changed the setting.
 func Check(ctx context.Context, workerPath string, level Level) error {
 	trialsMu.Lock()
 	defer trialsMu.Unlock()

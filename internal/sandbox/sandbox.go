@@ -92,7 +92,7 @@ type Mount struct {
 type Limits struct {
 	CPU       resource.CPU   `json:"cpu,omitempty"`        // time per time, by cgroup [no limit]
 	CPUs      []int          `json:"cpus,omitempty"`       // cores it may run on [all]
-	Nodes     []int          `json:"nodes,omitempty"`      // NUMA nodes whose memory it may use [all]
+	Nodes     []int          `json:"nodes,omitempty"`      // NUMA nodes of the memory that it may use [all]
 	Memory    resource.Bytes `json:"memory,omitempty"`     // by cgroup, else RLIMIT_DATA per process [no limit]
 	Processes int            `json:"processes,omitempty"`  // and threads [4096]
 	OpenFiles int            `json:"open_files,omitempty"` // per process [65536]
@@ -144,8 +144,8 @@ type Policy struct {
 	// level Container, and only with that.
 	Image *Image `json:"image,omitempty"`
 
-	// Guard lists paths of which an attempt to open is reported; whatever the
-	// mounts permit below them is not.
+	// Guard lists paths. An attempt to open one of them, or a path below, is reported,
+	// unless a mount permits it.
 	Guard []string `json:"guard,omitempty"`
 }
 

@@ -10,10 +10,10 @@ import (
 // others wait for urgent ones.
 const urgentLead = 24 * time.Hour
 
-// urgentFrom is when a workload must come first to be done by its deadline: it begins
-// what is expected of it before, and a margin for what nobody knows, a quarter of
-// that and a minute. Of workloads that were submitted in time, who has least slack
-// becomes urgent first. Of which nothing is expected has until half its time.
+// urgentFrom is when a workload becomes urgent to meet its deadline: its expected run time before the
+// deadline, and a margin of a quarter of that time and a minute. Of workloads that were submitted in
+// time, the one with least slack becomes urgent first. Without an expected run time it is half of
+// the time from the submission to the deadline.
 func (w *Workload) urgentFrom() time.Time {
 	from := w.Due.Add(-w.Expected - w.Expected/4 - time.Minute)
 	if w.Expected == 0 {
@@ -25,11 +25,11 @@ func (w *Workload) urgentFrom() time.Time {
 	return from
 }
 
-// hopeless is from when on it would have to be twice as fast as is expected: then
-// it is no longer preferred, and delays no workload that can still be in time.
+// hopeless is the time from which it would have to be twice as fast as expected. From then on
+// it is no longer urgent, so that it delays no workload that can still meet its deadline.
 func (w *Workload) hopeless() time.Time { return w.Due.Add(-w.Expected / 2) }
 
-// urgent reports that it must come first now.
+// urgent reports that it must go first now.
 func (w *Workload) urgent(now time.Time) bool {
 	return !w.Due.IsZero() && now.Before(w.hopeless()) && !now.Before(w.urgentFrom())
 }

@@ -9,19 +9,19 @@ import (
 type Forecast struct {
 	Place *Placement     // that it would get; nil when it would wait
 	Wait  Wait           // why, when it would
-	Leave []ID           // who would be told to leave for it, or leaves already
+	Leave []ID           // workloads that would be preempted for it, or are leaving already
 	Pools []PoolForecast // the pools that may take it, cheapest first
 }
 
 // PoolForecast is what a pool could give a workload.
 type PoolForecast struct {
 	Pool    string
-	Workers int       // that have room now, beside what is kept for others, of those that it would get
+	Workers int       // of its workers, those that fit now without using reservations of others
 	At      time.Time // when the least of them have it at the latest, by the grace of those that leave for it, or by the time-outs of what runs and were nobody before it; zero is unknown
 	Price   float64   // of an hour, all workers
 }
 
-// DryRun tells what the next step would give a workload, were nothing else to change.
+// DryRun returns what the next step would decide for a workload if nothing else changed.
 func (s *State) DryRun(work Workload) Forecast { return DryRun(s.World(), work) }
 
 // DryRun tells what a step gives a workload that is submitted to a world. It is that step: the
@@ -56,13 +56,13 @@ func (s *State) poolForecasts(w *waiter, at *Placement) (out []PoolForecast) {
 	most := 0
 	if at != nil {
 		s.remove(w.ID)
-		for _, q := range s.keeping { // what is kept for those who wait is not for this one
+		for _, q := range s.keeping { // quota reserved for pending workloads is not available
 			q.use(q.mine, 1)
 			defer q.use(q.mine, -1)
 		}
 		s.know(w)
 		if most = s.allowed(w); most >= w.least() {
-			most = s.sized(w, most)
+			most = s.initialSize(w, most)
 		}
 	}
 	k := s.know(w)
@@ -78,17 +78,17 @@ func (s *State) poolForecasts(w *waiter, at *Placement) (out []PoolForecast) {
 		case n > 0:
 			room.Workers, room.At, room.Price = n, s.now, price(&w.Workload, p, n)
 		case w.into == p && len(w.preempts) > 0:
-			room.At = w.vacated()
+			room.At = w.leavingDone()
 		default:
-			room.At = s.vacate(p, w).at
+			room.At = s.planReservation(p, w).at
 		}
 		out = append(out, room)
 	}
 	return out
 }
 
-// vacated is when those have left at the latest that leave for a workload.
-func (w *waiter) vacated() (at time.Time) {
+// leavingDone is when the last victim of a workload has left, at the latest.
+func (w *waiter) leavingDone() (at time.Time) {
 	for _, r := range w.preempts {
 		if left := r.LeavingSince.Add(r.Grace); left.After(at) {
 			at = left

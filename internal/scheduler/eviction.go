@@ -55,14 +55,14 @@ func workersOf(r *run, n int) string {
 	return fmt.Sprintf("%d workers of %s", n, r.label())
 }
 
-// restoreEvictions takes in which workers of a workload that starts were told to stop.
+// restoreEvictions restores the evictions of single workers of a workload that is running already.
 func (s *State) restoreEvictions(r *run) {
-	told := r.Evicted
+	evictions := r.Evicted
 	r.Evicted = nil
 	if !r.EvictableWorkers || r.Leaving || len(r.Roles) > 0 {
 		return
 	}
-	for _, d := range told {
+	for _, d := range evictions {
 		if d.Worker < 0 || d.Worker >= r.placed() || slices.ContainsFunc(r.Evicted, func(o Eviction) bool { return o.Worker == d.Worker }) {
 			continue
 		}
@@ -74,22 +74,22 @@ func (s *State) restoreEvictions(r *run) {
 	}
 }
 
-// recordEviction takes in that a part has been told to stop: its pool knows it, and the rest, by
-// themselves, for they leave at other times.
+// recordEviction records that a worker is being evicted. The pool then lists the worker and the rest
+// of the workload separately, because they end at different times.
 func (s *State) recordEviction(one *run, d Eviction) {
 	r := one.whole
 	one.Leaving, one.LeavingSince, one.LeavingFor = true, d.Since, d.For
-	r.going = append(r.going, one)
+	r.evictedWorkers = append(r.evictedWorkers, one)
 	r.queue.ranked = false
-	s.goes(one)
+	s.countLeaving(one)
 	if r.pool == nil {
 		return
 	}
 	rest := *r
-	rest.Placed, rest.Nodes = r.placed()-len(r.going), nil
+	rest.Placed, rest.Nodes = r.placed()-len(r.evictedWorkers), nil
 	rest.total = make(vector, len(r.request)).plus(r.request, int64(rest.Placed))
 	for n, name := range r.Nodes {
-		if !slices.ContainsFunc(r.going, func(o *run) bool { return o.worker == n }) {
+		if !slices.ContainsFunc(r.evictedWorkers, func(o *run) bool { return o.worker == n }) {
 			rest.Nodes = append(rest.Nodes, name)
 		}
 	}
@@ -163,8 +163,8 @@ func (s *State) byFreedCapacity(w *waiter, victims []*run) func(a, b *run) int {
 			continue
 		}
 		room[at] = each.count(v, w.perNode())
-		if p.kept != nil && p.kept.owner != w && p.kept.beside[at.i] != nil {
-			room[at] = each.count(p.kept.beside[at.i], room[at])
+		if p.reserved != nil && p.reserved.owner != w && p.reserved.leftover[at.i] != nil {
+			room[at] = each.count(p.reserved.leftover[at.i], room[at])
 		}
 	}
 	return func(a, b *run) int {

@@ -5,34 +5,34 @@ import (
 	"time"
 )
 
-// fitCheck says whether a pool has room for the least that a workload needs, while others are
-// taken away to see and put back. It looks again only at rows where somebody was, for a
-// large gang may need thousands to leave.
+// fitCheck reports whether a workload's minimum fits a pool while victims are removed and put back on
+// trial. After each change it recounts only the victim's rows, because a large gang may need thousands
+// of victims.
 type fitCheck struct {
 	pool *pool
 	w    *waiter
 	now  time.Time
-	mine bool // what is kept is not for others
+	mine bool // the pool has no reservation, or it is w's
 
 	kinds   []kind  // of workers; without roles there is one
-	sets    [][]int // of rows that workers may be on together
-	set     []int   // of each row; nil where there is one
-	count   [][]int // of each kind, for how many of its workers each row has room
-	sum     [][]int // of each kind, for how many each set has
-	short   []int   // of each set, how many kinds have not room for all
-	fitting int     // sets in which none is short
+	sets    [][]int // sets of rows; the gang must fit one of them
+	set     []int   // index of sets by row; nil if there is one
+	count   [][]int // by kind and row: how many workers fit
+	sum     [][]int // by kind and set: how many workers fit
+	short   []int   // by set: kinds that do not fit whole
+	fitting int     // sets without such kinds
 
-	// With roles: whether they have that room together as well.
+	// With roles: whether all kinds fit together.
 	free   []vector
-	packed []bool // rows that the last look gave to somebody
-	holds  bool   // what it found
-	stale  bool   // that may be otherwise now
+	packed []bool // rows that the last packing used
+	holds  bool   // result of the last packing
+	stale  bool   // rows have changed since
 }
 
-// newFitCheck looks at all rows, but for a single worker that is known to have room on none.
+// newFitCheck counts all rows, except for a single worker that is known to fit none of them (full).
 func (p *pool) newFitCheck(w *waiter, now time.Time, full bool) *fitCheck {
 	k := w.known
-	g := &fitCheck{pool: p, w: w, now: now, mine: p.kept == nil || p.kept.owner == w, kinds: k.kinds, sets: p.within(k), stale: true}
+	g := &fitCheck{pool: p, w: w, now: now, mine: p.reserved == nil || p.reserved.owner == w, kinds: k.kinds, sets: p.within(k), stale: true}
 	if g.kinds == nil {
 		g.kinds = []kind{{request: k.request, workers: w.least()}}
 	}
@@ -64,7 +64,7 @@ func (p *pool) newFitCheck(w *waiter, now time.Time, full bool) *fitCheck {
 	return g
 }
 
-// fitCounts is a number for each row and kind, until the next fitCheck of the pool.
+// fitCounts returns a scratch table by kind and row, valid until the pool's next fitCheck.
 func (p *pool) fitCounts(kinds int) [][]int {
 	for len(p.fitScratch) < kinds {
 		p.fitScratch = append(p.fitScratch, make([]int, p.rows))
@@ -76,7 +76,7 @@ func (p *pool) fitCounts(kinds int) [][]int {
 	return out
 }
 
-// update takes in that a workload's rows have more or less free.
+// update recounts the rows of a workload that was removed or put back.
 func (g *fitCheck) update(r *run) {
 	if r.pool != g.pool {
 		return
@@ -86,7 +86,7 @@ func (g *fitCheck) update(r *run) {
 	}
 }
 
-// recount counts anew for how many workers a row has room.
+// recount counts again how many workers fit a row.
 func (g *fitCheck) recount(i int) {
 	p, set := g.pool, 0
 	if g.set != nil {
@@ -94,8 +94,8 @@ func (g *fitCheck) recount(i int) {
 	}
 	open := p.open[i] && !p.closes(&g.w.Workload, i, g.now)
 	var beside vector
-	if p.kept != nil && !g.mine {
-		beside = p.kept.beside[i]
+	if p.reserved != nil && !g.mine {
+		beside = p.reserved.leftover[i]
 	}
 	same := true
 	for k, kd := range g.kinds {
@@ -129,12 +129,12 @@ func (g *fitCheck) recount(i int) {
 		}
 	}
 	if g.free != nil {
-		g.free[i] = p.now(g.w, i, g.now, g.mine)
+		g.free[i] = p.available(g.w, i, g.now, g.mine)
 		g.stale = g.stale || !same || g.packed[i]
 	}
 }
 
-// fits reports that there is room.
+// fits reports that the workload's minimum fits.
 func (g *fitCheck) fits() bool {
 	switch {
 	case g.free == nil || g.fitting == 0:
@@ -162,8 +162,8 @@ func (g *fitCheck) fits() bool {
 	return g.holds
 }
 
-// wouldFit reports that a pool would have room for w were so much free, of each kind of
-// its workers by itself.
+// wouldFit reports that w would fit a pool whose rows had so much free, checking each kind of
+// workers alone.
 func (p *pool) wouldFit(w *waiter, free []vector, now time.Time) bool {
 	kinds := w.known.kinds
 	if kinds == nil {

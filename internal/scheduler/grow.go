@@ -18,7 +18,7 @@ func (s *State) growth(r *run) []int {
 		return nil
 	}
 	p, more := r.pool, r.most()-r.placed()
-	if p.Delegated || p.Closed != "" || more <= 0 || p.kept != nil || s.awaited(r) {
+	if p.Delegated || p.Closed != "" || more <= 0 || p.reserved != nil || s.awaited(r) {
 		return nil
 	}
 	as := &waiter{Workload: r.Workload, age: s.age, known: &known{shape: &shape{request: r.request, total: r.request, accelerated: true}, queue: r.queue, ceilings: r.ceilings}}

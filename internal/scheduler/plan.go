@@ -5,47 +5,47 @@ import (
 	"time"
 )
 
-// Plan is what a step decided. State.Why says why the others wait.
+// Plan is the decisions of a step. State.Why returns the wait reasons of the other workloads.
 type Plan struct {
 	Place   []Placement  // in the order in which they were decided
-	Preempt []Preemption // to be told to save and stop; those for whom wait until they have
-	Resize  []Resize     // to be told to go on with another number of workers
-	// Wake is when the next delayed work may start, or the next may be preempted, or
-	// the next becomes urgent; zero is never.
+	Preempt []Preemption // victims, to save and stop; the workloads that they leave for stay pending until then
+	Resize  []Resize     // workloads to run with another number of workers
+	// Wake is when the next step is needed without a change: a delayed workload may start, victims
+	// may be searched again, or a workload becomes urgent; zero is never.
 	Wake time.Time
 }
 
-// Placement gives a workload its place: all of its workers in one pool.
+// Placement places a workload: all of its workers in one pool.
 type Placement struct {
 	Workload ID
 	Pool     string
-	// Workers is between the work's least and most. Nodes has one name for each
-	// of them, and is empty in a delegated pool.
+	// Workers is between the workload's minimum and maximum. Nodes has one name for each
+	// worker, and is empty in a delegated pool.
 	Workers int
 	Nodes   []string
-	// Passed says why the pools that may not take the work were passed by.
+	// Passed says why other pools were skipped.
 	Passed []Reason
 }
 
-// Preemption takes the place of a running workload for one that waits, or from a node
-// in maintenance.
+// Preemption stops a running workload for a pending one, or because its node is in
+// maintenance.
 type Preemption struct {
 	Workload, For ID     // For is empty for maintenance
 	Why           string // "job_2 has priority 5 in queue research, this has 0"
 	Ends          bool   // it is not preemptible: it ends for good
 }
 
-// Resize has a running workload restart with another number of workers: its owner submits
+// Resize restarts a running workload with another number of workers: its owner submits
 // it again, with that Target. With Evict it does not restart: those workers stop, and the
-// others go on.
+// others continue.
 type Resize struct {
-	Workload, For ID // For is who gets what it gives up; empty when it gets more
+	Workload, For ID // For gets the freed capacity; empty when Workload grows
 	Workers       int
 	Evict         []int // which of its workers, as in Running.Nodes
 	Why           string
 }
 
-// Wait says why a workload has no place.
+// Wait says why a workload is pending.
 type Wait struct {
 	// Possible is true when some pool could run it as the pools are now: it
 	// waits for capacity, time or quota, not for a change of configuration.
@@ -59,21 +59,21 @@ type Code string
 // The codes.
 const (
 	Residency   Code = "residency"    // the data may not be there
-	Isolated    Code = "isolation"    // the pool isolates less than is wanted
+	Isolated    Code = "isolation"    // the pool has less isolation than required
 	NoRoomEver  Code = "too_large"    // larger than the pool
-	Closed      Code = "closed"       // the pool or its nodes take nothing
+	Closed      Code = "closed"       // the pool or its nodes are closed
 	NoSuch      Code = "no_such"      // no such pool, accelerator or files there
-	Refused     Code = "refused"      // the pool's engine refused to start it, and is asked again later
-	OverQuota   Code = "over_quota"   // more than its limits, however empty
+	Refused     Code = "refused"      // the pool's engine refused to start it; retried later
+	OverQuota   Code = "over_quota"   // larger than a limit, even when nothing is used
 	Delayed     Code = "delayed"      // not before a time
 	QuotaUsed   Code = "quota_used"   // a limit is used up
-	QuotaKept   Code = "quota_kept"   // what is left of a limit is kept for one before it
+	QuotaKept   Code = "quota_kept"   // the rest of a limit is reserved for an earlier workload
 	StrictOrder Code = "strict_order" // behind the first of a strict queue
-	Full        Code = "full"         // no room in the pool now
-	Kept        Code = "kept"         // the room there is, is kept for one before it
-	Preempting  Code = "preempting"   // others are saving and stopping for it
+	Full        Code = "full"         // the pool has not enough free capacity
+	Kept        Code = "kept"         // the free capacity is reserved for an earlier workload
+	Preempting  Code = "preempting"   // victims are saving and stopping for it
 	Late        Code = "late"         // its deadline cannot be met any more
-	Demoted     Code = "demoted"      // it had much: others come first for a while
+	Demoted     Code = "demoted"      // under Tiresias: it has had much service, others come first
 )
 
 // Reason is one cause in words, and the step that found it.

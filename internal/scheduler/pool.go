@@ -20,7 +20,7 @@ type pool struct {
 	load  []float64 // how full the row is: only to compare
 	worth []float64 // how many of its free accelerators are usable; NaN is to be found
 	runs  map[ID]*run
-	on    []departures // of each row
+	on    []rowRuns // of each row
 
 	every   []int // all rows
 	domains domains
@@ -37,8 +37,8 @@ type pool struct {
 	demands      map[string]bool // by key: see fits
 
 	// Of the last step.
-	kept   *reservation
-	misfit misfits // for those who may use all that is free
+	reserved *reservation
+	misfit   misfits // for those who may use all that is free
 }
 
 func (s *State) newPool(p Pool) *pool {
@@ -77,7 +77,7 @@ func (s *State) newPool(p Pool) *pool {
 			out.largest[d] = max(out.largest[d], x)
 		}
 	}
-	out.on = make([]departures, out.rows)
+	out.on = make([]rowRuns, out.rows)
 	out.domains, out.every = newDomains(p), make([]int, out.rows)
 	for i := range out.every {
 		out.every[i] = i
@@ -157,8 +157,8 @@ func (p *pool) counts(w *waiter, i int, now time.Time, brief bool, most int) int
 		most = min(most, w.PerNode)
 	}
 	n := w.known.request.count(p.free[i], most)
-	if n > 0 && p.kept != nil && !brief && p.kept.beside[i] != nil {
-		n = w.known.request.count(p.kept.beside[i], n)
+	if n > 0 && p.reserved != nil && !brief && p.reserved.leftover[i] != nil {
+		n = w.known.request.count(p.reserved.leftover[i], n)
 	}
 	return n
 }
@@ -200,7 +200,7 @@ func (p *pool) shut(w *waiter, now time.Time) bool {
 // brief reports that a workload that starts now has ended before the one for whom
 // nodes are kept gets them.
 func (p *pool) brief(w *Workload, now time.Time) bool {
-	return p.kept != nil && !p.kept.at.IsZero() && w.Timeout > 0 && !now.Add(w.Timeout).After(p.kept.at)
+	return p.reserved != nil && !p.reserved.at.IsZero() && w.Timeout > 0 && !now.Add(w.Timeout).After(p.reserved.at)
 }
 
 // room finds rows for least to most workers: nil when there are too few. One worker
@@ -214,8 +214,8 @@ func (p *pool) room(w *waiter, most int, now time.Time) []int {
 		return p.roomForRoles(w, now, brief)
 	}
 	failed := &p.misfit
-	if p.kept != nil && !brief {
-		failed = &p.kept.misfit
+	if p.reserved != nil && !brief {
+		failed = &p.reserved.misfit
 	}
 	if failed.cover(k.request) {
 		return nil

@@ -15,12 +15,12 @@ import (
 // Later kinds search only with a decreasing probability, because a search is expensive.
 const maxTries = 16
 
-// again is the time after which the kinds that may search are drawn anew.
-const again = 10 * time.Second
+// searchRetry is the time after which the kinds that may search are drawn again.
+const searchRetry = 10 * time.Second
 
-// try is a kind of workloads: workloads with the same request, queue, priority and limits
+// searchKind is a kind of workloads: workloads with the same request, queue, priority and limits
 // may preempt the same victims.
-type try struct {
+type searchKind struct {
 	queue    *queue
 	shape    *shape
 	priority int
@@ -31,18 +31,18 @@ type try struct {
 	saves   bool
 }
 
-// found is the result of a kind's search: no victims, or enough workloads are leaving
+// searchResult is the result of a kind's search: no victims, or enough workloads are leaving
 // already. It is valid until moves changes.
-type found struct {
-	vain    bool
-	leaving []*run
-	into    *pool
-	moves   int
+type searchResult struct {
+	noVictims bool
+	leaving   []*run
+	into      *pool
+	moves     int
 }
 
-func (w *waiter) attemptKind() try {
+func (w *waiter) kindOfSearch() searchKind {
 	k := w.known
-	out := try{queue: k.queue, shape: k.shape, priority: w.Priority, second: w.second()}
+	out := searchKind{queue: k.queue, shape: k.shape, priority: w.Priority, second: w.second()}
 	copy(out.ceilings[:], k.ceilings)
 	if k.windows {
 		out.timeout, out.saves = w.Timeout, w.Preemptible
@@ -50,12 +50,12 @@ func (w *waiter) attemptKind() try {
 	return out
 }
 
-// stuck is how long after its grace period a preempted workload still counts as leaving.
-const stuck = 2 * time.Minute
+// overdueMargin is how long after its grace period a preempted workload still counts as leaving.
+const overdueMargin = 2 * time.Minute
 
-// leaves reports that r was preempted and is expected to end.
-func (r *run) leaves(now time.Time) bool {
-	return r.Leaving && now.Sub(r.LeavingSince) <= r.Grace+stuck
+// isLeaving reports that r was preempted and is expected to end.
+func (r *run) isLeaving(now time.Time) bool {
+	return r.Leaving && now.Sub(r.LeavingSince) <= r.Grace+overdueMargin
 }
 
 // preempt preempts victims for w, if any are permitted:
@@ -76,33 +76,33 @@ func (r *run) leaves(now time.Time) bool {
 // For most workloads enough victims are leaving already, or preemption would not help. Both
 // checks come first, once for each kind.
 func (s *State) preempt(w *waiter, plan *Plan) {
-	kind := w.attemptKind()
-	was, known := s.attempts[kind]
+	kind := w.kindOfSearch()
+	was, known := s.searches[kind]
 	switch {
-	case was.vain:
+	case was.noVictims:
 		return
 	case known && was.moves == s.moves:
 		w.preempts, w.into = was.leaving, was.into
 		return
-	case !s.helped(w):
+	case !s.preemptionMayHelp(w):
 		return
 	}
-	if e := s.awaits(w); e != nil {
+	if e := s.enoughLeaving(w); e != nil {
 		for _, r := range e.leaving {
 			if s.waiting[r.LeavingFor] == nil {
 				r.setLeavingFor(w.ID)
 			}
 		}
 		w.preempts, w.into = e.leaving, e.pool
-		s.attempts[kind] = found{leaving: e.leaving, into: e.pool, moves: s.moves}
+		s.searches[kind] = searchResult{leaving: e.leaving, into: e.pool, moves: s.moves}
 		return
 	}
-	best := s.dislodge(w, kind, plan)
+	best := s.searchVictims(w, kind, plan)
 	if best == nil {
-		s.attempts[kind] = found{vain: true}
+		s.searches[kind] = searchResult{noVictims: true}
 		return
 	}
-	causes := make([]string, len(best.victims)) // before the first is told to: then others are protected
+	causes := make([]string, len(best.victims)) // before the first is marked: that changes what is protected
 	for i, r := range best.victims {
 		causes[i] = s.cause(w, r)
 	}
@@ -112,16 +112,16 @@ func (s *State) preempt(w *waiter, plan *Plan) {
 			continue
 		}
 		plan.Preempt = append(plan.Preempt, Preemption{Workload: r.ID, For: w.ID, Why: causes[i], Ends: !r.Preemptible})
-		s.tell(r, w.ID)
+		s.markPreempted(r, w.ID)
 	}
 	w.preempts, w.into = slices.Concat(best.leaving, best.victims), best.pool
 }
 
-// awaits returns the leaving workloads that make room for w, in the first of its pools where
+// enoughLeaving returns the leaving workloads that make room for w, in the first of its pools where
 // they suffice; nil if there is no such pool.
-func (s *State) awaits(w *waiter) *eviction {
+func (s *State) enoughLeaving(w *waiter) *eviction {
 	limited := s.allowed(w) < w.least()
-	if limited && !s.spare(w) {
+	if limited && !s.fitsAfterLeaving(w) {
 		return nil
 	}
 	for _, p := range w.known.pools {
@@ -132,9 +132,9 @@ func (s *State) awaits(w *waiter) *eviction {
 	return nil
 }
 
-// spare reports that w is within its limits once all leaving workloads have ended.
-func (s *State) spare(w *waiter) bool {
-	all := s.goers().all
+// fitsAfterLeaving reports that w is within its limits once all leaving workloads have ended.
+func (s *State) fitsAfterLeaving(w *waiter) bool {
+	all := s.expectedToLeave().all
 	count := func(n int64) {
 		for _, r := range all {
 			for _, c := range r.ceilings {
@@ -148,19 +148,19 @@ func (s *State) spare(w *waiter) bool {
 	return s.allowed(w) >= w.least()
 }
 
-// dislodge returns the victims for w in the pool with the least lost work; nil if no victims
+// searchVictims returns the victims for w in the pool with the least lost work; nil if no victims
 // would help, or w may not search in this step.
-func (s *State) dislodge(w *waiter, kind try, plan *Plan) *eviction {
+func (s *State) searchVictims(w *waiter, kind searchKind, plan *Plan) *eviction {
 	of := w.known.queue
 	if tree := of.tree(); tree.limited {
 		of = tree
 	}
 	w.short = s.short(w)
-	if of.limited && !s.hopeful(w, of) {
+	if of.limited && !s.preemptionMayFit(w, of) {
 		return nil
 	}
-	if !s.drawn(kind) {
-		plan.wake(s.now.Add(again))
+	if !s.maySearch(kind) {
+		plan.wake(s.now.Add(searchRetry))
 		return nil
 	}
 	victims := s.candidates(w, of, plan)
@@ -185,16 +185,17 @@ func (s *State) dislodge(w *waiter, kind try, plan *Plan) *eviction {
 		}
 	}
 	if best == nil {
-		s.vain++
+		s.failedSearches++
 	}
 	return best
 }
 
-// drawn reports that a kind may look for others to preempt. After many in vain each may
-// with half the chance that those before it had, which the time decides: so
-// each kind searches eventually, and the same snapshot gives the same plan.
-func (s *State) drawn(kind try) bool {
-	over := s.vain - maxTries
+// maySearch reports that a kind may search for victims in this step. After maxTries failed
+// searches the probability is halved with every eight more. The draw depends only on
+// the time and the kind, so each kind searches eventually, and the same snapshot gives the
+// same plan.
+func (s *State) maySearch(kind searchKind) bool {
+	over := s.failedSearches - maxTries
 	if over < 0 {
 		return true
 	}
@@ -202,20 +203,20 @@ func (s *State) drawn(kind try) bool {
 	return binary.BigEndian.Uint64(lot[:])>>(63-min(over/8, 62)) == 0
 }
 
-// goers are the leaving workloads that are expected to end.
-type goers struct {
+// leavingRuns are the leaving workloads that are expected to end.
+type leavingRuns struct {
 	all []*run // by ID
 	of  map[*pool][]*run
 }
 
-// goers finds them; the result is kept until another workload is preempted.
-func (s *State) goers() goers {
-	if s.going.of != nil {
-		return s.going
+// expectedToLeave finds them; the result is cached until another workload is preempted.
+func (s *State) expectedToLeave() leavingRuns {
+	if s.leavingCache.of != nil {
+		return s.leavingCache
 	}
-	out := goers{of: map[*pool][]*run{}}
+	out := leavingRuns{of: map[*pool][]*run{}}
 	for _, r := range s.leaving {
-		if r.pool != nil && r.pool.Closed == "" && r.leaves(s.now) {
+		if r.pool != nil && r.pool.Closed == "" && r.isLeaving(s.now) {
 			out.all = append(out.all, r)
 		}
 	}
@@ -223,27 +224,27 @@ func (s *State) goers() goers {
 	for _, r := range out.all {
 		out.of[r.pool] = append(out.of[r.pool], r)
 	}
-	s.going = out
+	s.leavingCache = out
 	return out
 }
 
-// tell preempts a running workload for another; by is empty if it is for none.
-func (s *State) tell(r *run, by ID) {
+// markPreempted marks a running workload as preempted for workload by, or for none if by is empty.
+func (s *State) markPreempted(r *run, by ID) {
 	r.Leaving, r.LeavingSince, r.LeavingFor = true, s.now, by
-	s.goes(r)
+	s.countLeaving(r)
 	for i := range r.on() {
 		r.pool.on[i].order = nil
 	}
 }
 
-// goes counts a running workload among the leaving ones.
-func (s *State) goes(r *run) {
-	s.leaving[r.ID], s.going = r, goers{}
+// countLeaving adds a running workload to the leaving ones.
+func (s *State) countLeaving(r *run) {
+	s.leaving[r.ID], s.leavingCache = r, leavingRuns{}
 	s.moves++
 	r.queue.unprotect()
-	for of, free := range s.hope {
-		if r.pool != nil && r.queue.tree() != of { // its tree did not count on it
-			r.leave(free[r.pool], 1)
+	for of, free := range s.freeIfPreemptedCache {
+		if r.pool != nil && r.queue.tree() != of { // its own tree has counted it already
+			r.addRowsTo(free[r.pool], 1)
 		}
 	}
 }
@@ -254,10 +255,10 @@ func (s *State) patient(q *queue) bool {
 	return q.Patient && (q.Name != "" || s.policy != Tiresias)
 }
 
-// helped reports that there may be victims for w at all: workloads are leaving already,
+// preemptionMayHelp reports that there may be victims for w at all: workloads are leaving already,
 // its tree has quotas to reclaim, its queue runs workloads of lower priority, or
 // accelerators are idle.
-func (s *State) helped(w *waiter) bool {
+func (s *State) preemptionMayHelp(w *waiter) bool {
 	q := w.known.queue
 	for id := range s.idle {
 		if w.known.wants(s.running[id]) {
@@ -314,16 +315,16 @@ func (s *State) short(w *waiter) vector {
 	return k.total
 }
 
-// stoppable is a running workload that may be preempted for another, or give up workers.
+// stoppable is a running workload that may be preempted for another, or may give up workers.
 type stoppable struct {
 	*run
-	from   *queue // its own, at hand: all are looked at often
+	from   *queue // its own queue, copied here because every search reads it
 	second bool
 	lost   float64
 	evicts bool
 }
 
-// stoppable orders them by the work lost; those that give up workers lose none.
+// stoppable returns r with its order: by the work lost, of which giving up workers costs none.
 func (s *State) stoppable(r *run) stoppable {
 	if r.surplus() > 0 {
 		return stoppable{run: r, from: r.queue, evicts: true}
@@ -343,13 +344,13 @@ func (a stoppable) compare(b stoppable) int {
 	return cmp.Or(cmp.Compare(btoi(b.evicts), btoi(a.evicts)), cmp.Compare(a.ID, b.ID))
 }
 
-// reaches reports that a running workload that is told to stop can be expected to: one that
-// starts now cannot yet, and a pool that is closed cannot be relied on.
+// reaches reports that a running workload would stop when preempted: one that starts in this
+// step cannot, and one in a closed pool may not.
 func (s *State) reaches(r *run) bool {
 	return r.pool != nil && r.pool.Closed == "" && r.Started.Before(s.now)
 }
 
-// stoppables are those of a queue, or of a tree with quotas, found once in a step.
+// stoppables are the possible victims in a queue, or in a tree with quotas, computed once per step.
 func (s *State) stoppables(of *queue) []stoppable {
 	if out, known := s.stops[of]; known {
 		return out
@@ -372,10 +373,10 @@ func (s *State) stoppables(of *queue) []stoppable {
 	return out
 }
 
-// hopes are what rows would have free had all left who might, for somebody of a tree: more
-// than he can have.
-func (s *State) hopes(of *queue) map[*pool][]vector {
-	if out := s.hope[of]; out != nil {
+// freeIfPreempted returns, by pool and row, what would be free if every possible victim of a
+// workload in this tree had left: an upper bound of what preemption can free.
+func (s *State) freeIfPreempted(of *queue) map[*pool][]vector {
+	if out := s.freeIfPreemptedCache[of]; out != nil {
 		return out
 	}
 	out := make(map[*pool][]vector, len(s.order))
@@ -392,10 +393,10 @@ func (s *State) hopes(of *queue) map[*pool][]vector {
 	}
 	leave := func(r *run) {
 		if r.pool != nil {
-			r.leave(out[r.pool], 1)
+			r.addRowsTo(out[r.pool], 1)
 		}
 	}
-	for _, r := range s.goers().all {
+	for _, r := range s.expectedToLeave().all {
 		leave(r)
 	}
 	for _, r := range s.stoppables(of) {
@@ -404,14 +405,14 @@ func (s *State) hopes(of *queue) map[*pool][]vector {
 	for id := range s.idle {
 		leave(s.running[id])
 	}
-	s.hope[of] = out
+	s.freeIfPreemptedCache[of] = out
 	return out
 }
 
-// hopeful reports that some pool would have room for w without all possible victims.
-func (s *State) hopeful(w *waiter, of *queue) bool {
-	hopes := s.hopes(of)
-	return slices.ContainsFunc(w.known.pools, func(p *pool) bool { return p.wouldFit(w, hopes[p], s.now) })
+// preemptionMayFit reports that w would fit some pool if all possible victims had left.
+func (s *State) preemptionMayFit(w *waiter, of *queue) bool {
+	free := s.freeIfPreempted(of)
+	return slices.ContainsFunc(w.known.pools, func(p *pool) bool { return p.wouldFit(w, free[p], s.now) })
 }
 
 // candidates are the workloads that w may preempt: those with idle accelerators first, then
@@ -499,15 +500,15 @@ func (e *eviction) compare(o *eviction) int {
 // them tentatively and restores them all. limited says that w waits because of a limit, not
 // because there is no room.
 func (s *State) evict(w *waiter, p *pool, limited bool, victims []*run, plan *Plan) *eviction {
-	leaving := s.goers().of[p]
+	leaving := s.expectedToLeave().of[p]
 	if limited {
-		leaving = s.goers().all
+		leaving = s.expectedToLeave().all
 	}
 	if len(leaving)+len(victims) == 0 {
 		return nil
 	}
 	e := &eviction{pool: p, priority: math.MinInt}
-	room, at := p.newFitCheck(w, s.now, !limited), stake{s: s, w: w}
+	room, at := p.newFitCheck(w, s.now, !limited), protectionCheck{s: s, w: w}
 	put := func(r *run, n int64) {
 		s.hold(r, n)
 		r.queue.account(r.total, n)
@@ -515,9 +516,9 @@ func (s *State) evict(w *waiter, p *pool, limited bool, victims []*run, plan *Pl
 	}
 	leave := func(r *run, n int64) {
 		put(r, n)
-		at.leaves(r, int(-n))
+		at.addVictim(r, int(-n))
 	}
-	enough := func() bool { return s.allowed(w) >= w.least() && room.fits() && at.upheld() }
+	enough := func() bool { return s.allowed(w) >= w.least() && room.fits() && at.permitted() }
 	defer func() {
 		for _, r := range e.leaving {
 			put(r, 1)
@@ -581,7 +582,7 @@ func (s *State) evict(w *waiter, p *pool, limited bool, victims []*run, plan *Pl
 		return false
 	}
 	ok, swapped := take(victims, func(r *run) bool { return s.may(w, r) != "" }), false
-	if !ok && scattered && p.rows > 1 && s.rowTurn(w, plan) {
+	if !ok && scattered && p.rows > 1 && s.maySearchRows(w, plan) {
 		ok = s.rowwise(w, p, victims, take)
 		swapped = ok
 	}
@@ -604,8 +605,8 @@ func (s *State) evict(w *waiter, p *pool, limited bool, victims []*run, plan *Pl
 	return e
 }
 
-// stake counts the protection of the victims for w.
-type stake struct {
+// protectionCheck counts the protection of the victims for w.
+type protectionCheck struct {
 	s     *State
 	w     *waiter
 	base  float64     // the share of w's queue while they run, under Fair
@@ -614,14 +615,14 @@ type stake struct {
 }
 
 // begin records the usage of w's queue before a victim is removed for w.
-func (a *stake) begin() {
+func (a *protectionCheck) begin() {
 	if a.s.policy == Fair {
 		a.base = a.s.share(a.w.known.queue, nil, 0)
 	}
 }
 
-// leaves counts a victim, n times.
-func (a *stake) leaves(r *run, n int) {
+// addVictim counts a victim n times; n is negative to take it back.
+func (a *protectionCheck) addVictim(r *run, n int) {
 	q := a.w.known.queue
 	if !q.tree().limited || q.atTop() || a.s.idles(a.w, r) {
 		return
@@ -636,10 +637,10 @@ func (a *stake) leaves(r *run, n int) {
 	}
 }
 
-// upheld reports that w fits a quota at least as deep as the protection of any victim of its
+// permitted reports that w fits a quota at least as deep as the protection of any victim of its
 // own queue. Under Fair, w beyond its quotas must not decrease the share of its queue, and
 // within the same quota one victim is replaced by one workload.
-func (a *stake) upheld() bool {
+func (a *protectionCheck) permitted() bool {
 	if a.own == nil {
 		return true
 	}
@@ -662,19 +663,19 @@ func (a *stake) upheld() bool {
 // maxRowTries bounds the rows, or domains, that are searched one by one.
 const maxRowTries = 16
 
-// rowTurn reports that a workload may search row by row: after some searches without success,
-// each may with a probability of a quarter, which depends on the time as in drawn.
-func (s *State) rowTurn(w *waiter, plan *Plan) bool {
-	if s.vain < maxTries/4 {
+// maySearchRows reports that a workload may search row by row: after some searches without success,
+// each may with a probability of a quarter, which depends on the time as in maySearch.
+func (s *State) maySearchRows(w *waiter, plan *Plan) bool {
+	if s.failedSearches < maxTries/4 {
 		return true
 	}
-	plan.wake(s.now.Add(again))
+	plan.wake(s.now.Add(searchRetry))
 	lot := sha256.Sum256(fmt.Append(nil, "rows", s.now.UnixNano(), w.known.queue.Name, w.Priority, w.known.key))
 	return lot[0] < 64
 }
 
-// twin is a set of interchangeable victims: preempting one or another leaves the same protection.
-type twin struct {
+// victimKind is a set of interchangeable victims: preempting one or another leaves the same protection.
+type victimKind struct {
 	queue *queue
 	standard
 	total string
@@ -685,13 +686,13 @@ type twin struct {
 // workload may be preempted if an equal unprotected one remains, which is protected from then on.
 func (s *State) rowwise(w *waiter, p *pool, victims []*run, take func([]*run, func(*run) bool) bool) bool {
 	// 1. Victims, and victims in place of an equal one.
-	k, spare, reclaims := w.known, map[twin]int{}, false
-	of := func(r *run) twin {
+	k, spare, reclaims := w.known, map[victimKind]int{}, false
+	of := func(r *run) victimKind {
 		var total []byte
 		for _, x := range r.total {
 			total = strconv.AppendInt(append(total, ' '), x, 36)
 		}
-		return twin{r.queue, standard{!s.second(r), r.Priority}, string(total)}
+		return victimKind{r.queue, standard{!s.second(r), r.Priority}, string(total)}
 	}
 	known := map[*run]bool{}
 	for _, r := range victims {
@@ -773,7 +774,7 @@ func (s *State) rowwise(w *waiter, p *pool, victims []*run, take func([]*run, fu
 	sets := p.within(k)
 	for _, set := range sets[:min(len(sets), maxRowTries)] {
 		for _, some := range order(set) {
-			gone := map[twin]int{}
+			gone := map[victimKind]int{}
 			may := func(r *run) bool {
 				switch {
 				case r.queue == k.queue || r.whole != nil || !reclaims:
@@ -908,7 +909,7 @@ func (s *State) cause(w *waiter, r *run) string {
 	return ""
 }
 
-// lost is what is done again when r is preempted: node hours since it saved.
+// lost is the work that is repeated when r is preempted: node hours since its last checkpoint.
 func (s *State) lost(r *run) float64 {
 	since := r.Started
 	if r.Saved.After(since) {

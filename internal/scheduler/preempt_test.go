@@ -43,7 +43,7 @@ func TestTriesAreFair(t *testing.T) {
 	s := &State{}
 	delta := world
 	for step := range 200 {
-		now := began.Add(time.Duration(step) * again)
+		now := began.Add(time.Duration(step) * searchRetry)
 		delta.Now, world.Now, world.Turns = now, now, s.Turns()
 		plan := s.Step(delta)
 		delta = Delta{}
@@ -59,7 +59,7 @@ func TestTriesAreFair(t *testing.T) {
 			}
 			return
 		}
-		if plan.Wake.IsZero() || plan.Wake.After(now.Add(again)) {
+		if plan.Wake.IsZero() || plan.Wake.After(now.Add(searchRetry)) {
 			t.Fatalf("step %d: the next step is at %s, and some were not tried", step, plan.Wake)
 		}
 	}

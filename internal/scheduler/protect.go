@@ -136,7 +136,7 @@ func (s *State) protect(q *queue) map[*run]bool {
 		s.walk(c, func(o *queue) { add(o, deeper) })
 	}
 	slices.SortFunc(all, func(a, b item) int {
-		return cmp.Or(cmp.Compare(btoi(b.deeper), btoi(a.deeper)), cmp.Compare(btoi(a.goes()), btoi(b.goes())), a.Started.Compare(b.Started), cmp.Compare(a.ID, b.ID))
+		return cmp.Or(cmp.Compare(btoi(b.deeper), btoi(a.deeper)), cmp.Compare(btoi(a.interruptible()), btoi(b.interruptible())), a.Started.Compare(b.Started), cmp.Compare(a.ID, b.ID))
 	})
 	out := make(map[*run]bool, len(all))
 	for _, r := range all {
@@ -168,16 +168,16 @@ func (q *queue) holds(r *run, deeper bool) bool {
 	return true
 }
 
-// goes reports that a running workload may be preempted, or may give up workers.
-func (r *run) goes() bool { return r.Preemptible || r.EvictableWorkers }
+// interruptible reports that a running workload may be preempted, or may give up workers.
+func (r *run) interruptible() bool { return r.Preemptible || r.EvictableWorkers }
 
-// stays is what a running workload has without its workers that were told to stop.
+// stays is what a running workload uses without its workers that are being evicted.
 func (r *run) stays() vector {
-	if len(r.going) == 0 {
+	if len(r.evictedWorkers) == 0 {
 		return r.total
 	}
 	v := slices.Clone(r.total)
-	for _, one := range r.going {
+	for _, one := range r.evictedWorkers {
 		v = v.plus(one.total, -1)
 	}
 	return v

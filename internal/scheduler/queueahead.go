@@ -11,12 +11,12 @@ func (s *State) queueAhead(w *waiter, most int, plan *Plan) bool {
 		return false
 	}
 	for _, r := range s.leaving {
-		if r.leaves(s.now) {
+		if r.isLeaving(s.now) {
 			return false
 		}
 	}
 	for _, p := range w.known.pools {
-		if p.Ahead == 0 || p.kept != nil || most > 1 && !p.Delegated {
+		if p.Ahead == 0 || p.reserved != nil || most > 1 && !p.Delegated {
 			continue
 		}
 		if rows := p.shortestQueue(w, most, s.now); rows != nil {

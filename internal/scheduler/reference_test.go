@@ -831,7 +831,7 @@ func (r *reference) free(p Pool, n Node) resource.Amount {
 // queueAhead is for nodes on which w waits in the engine's own queue.
 func (r *reference) queueAhead(w Workload, p Pool, most int) (out []string) {
 	for _, run := range r.Started {
-		if run.Leaving && !r.Now.After(run.LeavingSince.Add(run.Grace+stuck)) {
+		if run.Leaving && !r.Now.After(run.LeavingSince.Add(run.Grace+overdueMargin)) {
 			return nil
 		}
 	}

@@ -7,24 +7,24 @@ import (
 	"time"
 )
 
-// reservation keeps rows of a pool for the first that waits for it.
+// reservation reserves rows of a pool for the first workload that is pending for it.
 type reservation struct {
 	owner *waiter
-	at    time.Time // when it has room there, by the time-outs of others; zero is unknown
-	// beside is, of each row kept, what others may use that outlast at: what it needs is
-	// not theirs, nor, while at is unknown, what those leave who must leave for it. nil
-	// for rows that are not kept.
-	beside []vector
-	misfit misfits // for those others
+	at    time.Time // when the owner fits there, by the time-outs of running workloads; zero is unknown
+	// leftover is, for each reserved row, what workloads that still run at that time may use: neither
+	// what the owner needs nor, while at is unknown, what running workloads free for it. It is nil
+	// for other rows.
+	leftover []vector
+	misfit   misfits // for those others
 }
 
 // ends is when the resources of a running workload are free; false when unknown.
 func (r *run) ends(now time.Time) (time.Time, bool) {
 	switch {
-	case r.leaves(now):
+	case r.isLeaving(now):
 		return now, true
 	case r.Leaving:
-		return time.Time{}, false // it was told long ago
+		return time.Time{}, false // its grace period is long over
 	case r.Deadline.IsZero():
 		return time.Time{}, false
 	case r.Deadline.Before(now):
@@ -33,15 +33,15 @@ func (r *run) ends(now time.Time) (time.Time, bool) {
 	return r.Deadline, true
 }
 
-// leaver is a run, what it holds of a row, and when that is free.
-type leaver struct {
+// occupant is a running workload on a row: what it uses there, and when it ends.
+type occupant struct {
 	*run
 	has  vector
 	at   time.Time
 	sure bool
 }
 
-func (l leaver) compare(o leaver) int {
+func (l occupant) compare(o occupant) int {
 	if l.sure != o.sure {
 		return cmp.Compare(btoi(o.sure), btoi(l.sure))
 	}
@@ -51,24 +51,24 @@ func (l leaver) compare(o leaver) int {
 	return cmp.Compare(l.ID, o.ID)
 }
 
-// departures are those that run on a row.
-type departures struct {
+// rowRuns are the running workloads of a row.
+type rowRuns struct {
 	runs  []*run
-	order []leaver  // as they leave; nil is to be found
-	until time.Time // it is the same before; zero is for ever
+	order []occupant // by their ends; nil if not computed
+	until time.Time  // order is valid until then; zero means for ever
 }
 
-// leavers are those on a row in the order in which they leave. It is kept until somebody
-// comes, goes or is told to, or overstays.
-func (p *pool) leavers(i int, now time.Time) []leaver {
+// occupants returns the running workloads of a row in the order of their ends. The order is cached
+// until a workload starts, ends, is preempted, or exceeds its expected end.
+func (p *pool) occupants(i int, now time.Time) []occupant {
 	d := &p.on[i]
 	if d.order != nil && (d.until.IsZero() || now.Before(d.until)) {
 		return d.order
 	}
-	out, keeps := make([]leaver, 0, len(d.runs)), true
+	out, keeps := make([]occupant, 0, len(d.runs)), true
 	d.until = time.Time{}
 	for _, r := range d.runs {
-		l := leaver{run: r, has: r.has(i)}
+		l := occupant{run: r, has: r.has(i)}
 		l.at, l.sure = r.ends(now)
 		keeps = keeps && !r.Leaving && (!l.sure || l.at.After(now))
 		if l.sure && (d.until.IsZero() || l.at.Before(d.until)) {
@@ -76,14 +76,14 @@ func (p *pool) leavers(i int, now time.Time) []leaver {
 		}
 		out = append(out, l)
 	}
-	slices.SortFunc(out, leaver.compare)
+	slices.SortFunc(out, occupant.compare)
 	if d.order = nil; keeps {
 		d.order = out
 	}
 	return out
 }
 
-// on are the rows on which its workers are, each once.
+// on yields the rows of r's workers, each once.
 func (r *run) on() iter.Seq[int] {
 	return func(yield func(int) bool) {
 		if r.rows == nil && r.pool.Delegated {
@@ -98,7 +98,7 @@ func (r *run) on() iter.Seq[int] {
 	}
 }
 
-// has is what its workers hold of a row.
+// has is what r's workers use of a row.
 func (r *run) has(row int) vector {
 	if r.rows == nil {
 		return r.total
@@ -122,35 +122,35 @@ func (r *run) has(row int) vector {
 	return sum
 }
 
-// vacancy is room for some workers that a row will have.
-type vacancy struct {
+// opening is capacity for n workers that a row has from an instant on.
+type opening struct {
 	row, n int
 	at     time.Time
-	gone   int // how many of those on it must end for it
-	unsure int // how many of them without a time-out
+	gone   int // running workloads of the row that must end first
+	unsure int // of them, those without a time-out
 }
 
-func (v vacancy) compare(o vacancy) int {
+func (v opening) compare(o opening) int {
 	return cmp.Or(cmp.Compare(v.unsure, o.unsure), v.at.Compare(o.at), cmp.Compare(o.n, v.n), cmp.Compare(v.row, o.row))
 }
 
-// reserve keeps those rows of a pool for w on which it will have room soonest.
+// reserve reserves for w the rows of a pool where it will fit soonest.
 func (s *State) reserve(p *pool, w *waiter) {
-	p.kept = s.vacate(p, w)
+	p.reserved = s.planReservation(p, w)
 	s.moves++
-	if !p.kept.at.IsZero() {
-		s.longest = max(s.longest, p.kept.at.Sub(s.now))
+	if !p.reserved.at.IsZero() {
+		s.longest = max(s.longest, p.reserved.at.Sub(s.now))
 	}
 }
 
-// vacate finds those rows.
-func (s *State) vacate(p *pool, w *waiter) *reservation {
+// planReservation finds those rows.
+func (s *State) planReservation(p *pool, w *waiter) *reservation {
 	k := w.known
 	if k.kinds != nil {
-		return s.vacateForRoles(p, w)
+		return s.planReservationForRoles(p, w)
 	}
-	// 1. How many workers have room on each row, and from when: as others leave.
-	var vacancies []vacancy
+	// 1. The openings of each row: how many workers fit, and from when, as running workloads end.
+	var vacancies []opening
 	var free vector
 	for i := range p.rows {
 		most := 0
@@ -161,14 +161,14 @@ func (s *State) vacate(p *pool, w *waiter) *reservation {
 			continue
 		}
 		free = append(free[:0], p.free[i]...)
-		at := vacancy{row: i, n: k.request.count(free, most), at: s.now}
+		at := opening{row: i, n: k.request.count(free, most), at: s.now}
 		if at.n > 0 {
 			vacancies = append(vacancies, at)
 		}
 		if at.n == most {
 			continue
 		}
-		for _, l := range p.leavers(i, s.now) {
+		for _, l := range p.occupants(i, s.now) {
 			free = free.plus(l.has, 1)
 			at.gone++
 			if l.sure {
@@ -187,56 +187,56 @@ func (s *State) vacate(p *pool, w *waiter) *reservation {
 			}
 		}
 	}
-	// 2. The soonest of them, until there are enough that may be together.
-	slices.SortFunc(vacancies, vacancy.compare)
-	best := choice{need: w.least() + 1}
+	// 2. The soonest openings until all workers fit, within one domain if the gang requires it.
+	slices.SortFunc(vacancies, opening.compare)
+	best := rowChoice{need: w.least() + 1}
 	for _, some := range p.together(k, vacancies) {
 		if c := s.choose(some, w.least()); c.compare(best) < 0 {
 			best = c
 		}
 	}
-	kept := &reservation{owner: w, at: best.at, beside: make([]vector, p.rows)}
+	kept := &reservation{owner: w, at: best.at, leftover: make([]vector, p.rows)}
 	if best.unsure || best.need > 0 {
 		kept.at = time.Time{}
 	}
-	// 3. What is left beside it then.
+	// 3. What remains on each row beside the owner then.
 	for i, n := range best.workers {
 		beside := slices.Clone(p.has[i])
 		beside = beside.plus(k.request, -int64(n))
-		for at, l := range p.leavers(i, s.now) {
+		for at, l := range p.occupants(i, s.now) {
 			if kept.outlasts(l, at < best.gone[i]) {
 				beside = beside.plus(l.has, -1)
 			}
 		}
-		kept.beside[i] = beside
+		kept.leftover[i] = beside
 	}
 	return kept
 }
 
-// outlasts reports that l has its place still when the one has its own for whom others
-// leave; gone says that l must leave for it.
-func (k *reservation) outlasts(l leaver, gone bool) bool {
+// outlasts reports that l still runs when the reservation's owner starts; gone says that l
+// must end before that.
+func (k *reservation) outlasts(l occupant, gone bool) bool {
 	if k.at.IsZero() {
 		return !gone
 	}
 	return !l.sure || l.at.After(k.at)
 }
 
-// choice is how many workers get which rows, and from when.
-type choice struct {
+// rowChoice is the number of workers by row, and the time from which they fit.
+type rowChoice struct {
 	workers map[int]int // by row
-	gone    map[int]int // how many must have left the row
-	need    int         // how many have none
-	unsure  bool        // nobody knows when
+	gone    map[int]int // running workloads that must end first, by row
+	need    int         // workers without a row
+	unsure  bool        // the time is not known
 	at      time.Time
 }
 
-func (c choice) compare(o choice) int {
+func (c rowChoice) compare(o rowChoice) int {
 	return cmp.Or(cmp.Compare(c.need, o.need), cmp.Compare(btoi(c.unsure), btoi(o.unsure)), c.at.Compare(o.at))
 }
 
-func (s *State) choose(soonest []vacancy, need int) choice {
-	c := choice{workers: map[int]int{}, gone: map[int]int{}, need: need, at: s.now}
+func (s *State) choose(soonest []opening, need int) rowChoice {
+	c := rowChoice{workers: map[int]int{}, gone: map[int]int{}, need: need, at: s.now}
 	for _, v := range soonest {
 		n := min(v.n, c.need)
 		c.workers[v.row] += n
@@ -252,13 +252,13 @@ func (s *State) choose(soonest []vacancy, need int) choice {
 	return c
 }
 
-// together divides vacancies into those of which a gang may use any one.
-func (p *pool) together(k *known, all []vacancy) [][]vacancy {
+// together divides openings by domain, where a gang must be within one; otherwise it returns one set.
+func (p *pool) together(k *known, all []opening) [][]opening {
 	if k.within == "" {
-		return [][]vacancy{all}
+		return [][]opening{all}
 	}
 	sets := p.within(k)
-	of, out := make(map[int]int, p.rows), make([][]vacancy, len(sets))
+	of, out := make(map[int]int, p.rows), make([][]opening, len(sets))
 	for n, rows := range sets {
 		for _, i := range rows {
 			of[i] = n

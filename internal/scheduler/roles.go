@@ -11,14 +11,14 @@ import (
 	"github.com/falaj-ml/falaj/internal/resource"
 )
 
-// Role is some workers of a gang, that ask for the same.
+// Role is a number of workers of a gang with the same request.
 type Role struct {
 	Name    string
 	Workers int // at least one
 	Request resource.Amount
 }
 
-// inRoles is how many workers the roles have.
+// inRoles is the number of workers of all roles.
 func (w *Workload) inRoles() (n int) {
 	for _, r := range w.Roles {
 		n += r.Workers
@@ -26,7 +26,7 @@ func (w *Workload) inRoles() (n int) {
 	return n
 }
 
-// Parts are the roles of a gang of n workers; without roles there is one, of all.
+// Parts are the roles of a gang of n workers; without roles, one role with all workers.
 func (w *Workload) Parts(n int) []Role {
 	if len(w.Roles) > 0 {
 		return w.Roles
@@ -34,7 +34,7 @@ func (w *Workload) Parts(n int) []Role {
 	return []Role{{Workers: n, Request: w.Request}}
 }
 
-// Amount is what n workers ask for together; of a gang with roles, all of them.
+// Amount is the request of n workers together; with roles, that of all workers.
 func (w *Workload) Amount(n int) resource.Amount {
 	if len(w.Roles) == 0 {
 		return w.Request.Times(n)
@@ -46,7 +46,7 @@ func (w *Workload) Amount(n int) resource.Amount {
 	return sum
 }
 
-// Largest is the most of each part that a worker asks for.
+// Largest is the largest request of a worker, for each resource.
 func (w *Workload) Largest() resource.Amount {
 	if len(w.Roles) == 0 {
 		return w.Request
@@ -62,7 +62,7 @@ func (w *Workload) Largest() resource.Amount {
 	return out
 }
 
-// Share is how many nodes such as one n workers take, by the largest part of each.
+// Share is the number of nodes like the given one that n workers use, each counted by its dominant resource.
 func (w *Workload) Share(node resource.Amount, n int) float64 {
 	if len(w.Roles) == 0 {
 		return Share(w.Request, node) * float64(n)
@@ -74,7 +74,7 @@ func (w *Workload) Share(node resource.Amount, n int) float64 {
 	return sum
 }
 
-// Of is what the n-th worker asks for.
+// Of is the request of the n-th worker.
 func (w *Workload) Of(n int) resource.Amount {
 	for _, r := range w.Roles {
 		if n < r.Workers {
@@ -97,15 +97,15 @@ func rolesInWords(roles []Role) string {
 	return words[0]
 }
 
-// kind is the workers of a gang that ask for the same, of one role or of several.
+// kind is the workers of a gang with the same request, of one or several roles.
 type kind struct {
 	request vector
 	workers int
 	roles   []int // of Workload.Roles, in order
 }
 
-// kinds are in the order in which they are placed: what asks for accelerators
-// first, then what asks for the larger share of all pools.
+// kinds returns the kinds of a gang in the order in which they are placed: those with accelerators
+// first, then by their share of all pools, the largest first.
 func (s *State) kinds(w *Workload) []kind {
 	var out []kind
 	for n, r := range w.Roles {
@@ -135,8 +135,8 @@ func (s *State) kinds(w *Workload) []kind {
 	return out
 }
 
-// asked is what each of n workers asks for, where all ask for the same, and what
-// all ask for together.
+// asked is the request of each of n workers, if all have the same, and the request of
+// all together.
 func (s *State) asked(w *Workload, n int) (each, total vector) {
 	if len(w.Roles) > 0 {
 		total = make(vector, s.names.width())
@@ -150,12 +150,12 @@ func (s *State) asked(w *Workload, n int) (each, total vector) {
 	}
 	each, _ = s.names.vector(w.Request)
 	if n == 1 {
-		return each, each // nobody changes either
+		return each, each // neither is modified
 	}
 	return each, each.times(n)
 }
 
-// of is what the n-th worker asks for.
+// of is the request of the n-th worker.
 func (k *shape) of(n int) vector {
 	role := 0
 	for ; role < len(k.roles) && n >= k.roles[role].Workers; role++ {
@@ -169,7 +169,7 @@ func (k *shape) of(n int) vector {
 	return k.request
 }
 
-// each is the most of each part that a worker asks for.
+// each is the largest request of a worker, for each resource.
 func (k *shape) each() vector {
 	if k.kinds == nil {
 		return k.request
@@ -183,7 +183,7 @@ func (k *shape) each() vector {
 	return out
 }
 
-// of is what the worker asks for that is on the n-th of its rows.
+// of is the request of the worker on r.rows[n].
 func (r *run) of(n int) vector {
 	if r.requests != nil {
 		return r.requests[n]
@@ -191,7 +191,7 @@ func (r *run) of(n int) vector {
 	return r.request
 }
 
-// allowedRoles is allowed for a gang with roles: all of its workers, or none.
+// allowedRoles is allowed for a gang with roles: all of its workers or none are within the limits.
 func (s *State) allowedRoles(w *waiter) int {
 	k := w.known
 	for i, x := range k.total {
@@ -210,31 +210,31 @@ func (s *State) allowedRoles(w *waiter) int {
 	return w.least()
 }
 
-// now is what w may have of a row now; with brief also of what is kept for others.
-func (p *pool) now(w *waiter, i int, now time.Time, brief bool) vector {
+// available is what w may use of a row now; with brief, also what is reserved for others.
+func (p *pool) available(w *waiter, i int, now time.Time, brief bool) vector {
 	if !p.open[i] || p.closes(&w.Workload, i, now) {
 		return nil
 	}
-	if p.kept == nil || brief || p.kept.beside[i] == nil {
+	if p.reserved == nil || brief || p.reserved.leftover[i] == nil {
 		return p.free[i]
 	}
-	// What fits into both fits into the least of each part.
+	// What fits both vectors fits their elementwise minimum.
 	v := slices.Clone(p.free[i])
 	for d := range v {
-		v[d] = min(v[d], p.kept.beside[i].part(d))
+		v[d] = min(v[d], p.reserved.leftover[i].part(d))
 	}
 	return v
 }
 
-// packing is how far a gang with roles finds room.
+// packing is the result of placing a gang with roles on a set of rows.
 type packing struct {
 	rows  [][]int // of each kind
-	n     int     // workers that have a place
-	spare int     // workers of the first kind that the rows have room for
+	n     int     // workers that fit
+	spare int     // further workers of the first kind that would fit the rows
 }
 
-// pack gives rows of a set to a gang with roles, kind by kind, each as gather does;
-// free is what rows have, nil for none. What it takes of it, it puts back.
+// pack finds rows of a set for a gang with roles, kind by kind, each as gather does;
+// free is what each row has, nil for nothing. free is unchanged when pack returns.
 func (p *pool) pack(w *waiter, set []int, free []vector, loads []float64) packing {
 	out := packing{rows: make([][]int, len(w.known.kinds))}
 	var on map[int]int
@@ -276,8 +276,8 @@ func (p *pool) pack(w *waiter, set []int, free []vector, loads []float64) packin
 	return out
 }
 
-// packed is for how many workers of a gang with roles the roomiest set of rows
-// that it may use has room. What else runs where does not matter.
+// packed is the highest number of workers of a gang with roles that fit one set of rows that it may
+// use. It ignores the load of the rows.
 func (p *pool) packed(w *waiter, free []vector) (n int) {
 	for _, set := range p.within(w.known) {
 		n = max(n, p.pack(w, set, free, nil).n)
@@ -285,7 +285,7 @@ func (p *pool) packed(w *waiter, free []vector) (n int) {
 	return n
 }
 
-// counted is room for a number for each row, until the next asks for it.
+// counted returns a scratch slice with a number per row, valid until the next call.
 func (p *pool) counted() []int {
 	if len(p.counting) < p.rows {
 		p.counting = make([]int, p.rows)
@@ -293,34 +293,34 @@ func (p *pool) counted() []int {
 	return p.counting
 }
 
-// may is what w may have of each row now; with brief also of what is kept for others.
-func (p *pool) may(w *waiter, now time.Time, brief bool) []vector {
+// availableRows is available for each row.
+func (p *pool) availableRows(w *waiter, now time.Time, brief bool) []vector {
 	free := make([]vector, p.rows)
 	for i := range free {
-		free[i] = p.now(w, i, now, brief)
+		free[i] = p.available(w, i, now, brief)
 	}
 	return free
 }
 
-// roomForRoles finds a row for each worker of a gang with roles: nil when there
-// are too few. It is on few nodes that stand close together, as room has it.
+// roomForRoles finds a row for each worker of a gang with roles; nil if not all fit. It prefers
+// few nodes that are close together, as room does.
 func (p *pool) roomForRoles(w *waiter, now time.Time, brief bool) []int {
 	k := w.known
 	failed := &p.misfit
-	if p.kept != nil && !brief {
-		failed = &p.kept.misfit
+	if p.reserved != nil && !brief {
+		failed = &p.reserved.misfit
 	}
 	for _, kd := range k.kinds {
 		if failed.cover(kd.request) {
 			return nil
 		}
 	}
-	free := p.may(w, now, brief)
+	free := p.availableRows(w, now, brief)
 	for _, kd := range k.kinds {
 		if slices.ContainsFunc(free, func(v vector) bool { return v != nil && kd.request.fits(v) }) {
 			continue
 		}
-		if !p.windows { // else it may be that it only takes too long
+		if !p.windows { // with windows it may fail only because it takes too long
 			*failed = failed.with(kd.request)
 		}
 		return nil
@@ -329,7 +329,7 @@ func (p *pool) roomForRoles(w *waiter, now time.Time, brief bool) []int {
 	if best.n < w.least() {
 		return nil
 	}
-	// Worker by worker, role by role: a kind's roles in their order.
+	// Assign the rows of each kind to the workers of its roles, in the order of the roles.
 	next := make([]int, len(k.kinds))
 	out := make([]int, 0, w.least())
 	for role, r := range w.Roles {
@@ -340,9 +340,9 @@ func (p *pool) roomForRoles(w *waiter, now time.Time, brief bool) []int {
 	return out
 }
 
-// closestForRoles is closest for a gang with roles: of the innermost level at which
-// some rows hold it, of nodes the one with the most merit, else those with the least
-// room beyond that.
+// closestForRoles is closest for a gang with roles. It takes the innermost level at which some set
+// of rows holds the gang: on a single node the one with the most merit, otherwise the set with the
+// least capacity left over.
 func (p *pool) closestForRoles(w *waiter, free []vector) packing {
 	if p.packed(w, free) < w.least() {
 		return packing{}
@@ -383,18 +383,18 @@ func (p *pool) closestForRoles(w *waiter, free []vector) packing {
 	return packing{}
 }
 
-// vacateForRoles is vacate for a gang with roles: as many of those that run are
-// taken away as it needs, those that end first, first.
-func (s *State) vacateForRoles(p *pool, w *waiter) *reservation {
-	runs := make([]leaver, 0, len(p.runs))
+// planReservationForRoles is planReservation for a gang with roles: running workloads are removed on
+// trial in the order of their ends, until the gang fits.
+func (s *State) planReservationForRoles(p *pool, w *waiter) *reservation {
+	runs := make([]occupant, 0, len(p.runs))
 	for _, r := range p.runs {
-		l := leaver{run: r}
-		if l.at, l.sure = r.ends(s.now); !l.sure { // the oldest probably go first
+		l := occupant{run: r}
+		if l.at, l.sure = r.ends(s.now); !l.sure { // without a time-out, the oldest is assumed to end first
 			l.at = r.Started
 		}
 		runs = append(runs, l)
 	}
-	slices.SortFunc(runs, leaver.compare)
+	slices.SortFunc(runs, occupant.compare)
 	free, gone := make([]vector, p.rows), 0
 	for i := range free {
 		if p.open[i] && !p.closes(&w.Workload, i, s.now) {
@@ -403,18 +403,18 @@ func (s *State) vacateForRoles(p *pool, w *waiter) *reservation {
 	}
 	without := func(n int) []vector {
 		for ; gone < n; gone++ {
-			runs[gone].leave(free, 1)
+			runs[gone].addRowsTo(free, 1)
 		}
 		for ; gone > n; gone-- {
-			runs[gone-1].leave(free, -1)
+			runs[gone-1].addRowsTo(free, -1)
 		}
 		return free
 	}
 	n := sort.Search(len(runs), func(n int) bool { return p.packed(w, without(n)) >= w.least() })
-	kept := &reservation{owner: w, beside: make([]vector, p.rows)}
+	kept := &reservation{owner: w, leftover: make([]vector, p.rows)}
 	best := p.closestForRoles(w, without(n))
 	switch {
-	case best.n == 0: // its nodes close before it has ended
+	case best.n == 0: // its nodes close for maintenance before it would end
 		return kept
 	case n == 0:
 		kept.at = s.now
@@ -423,23 +423,23 @@ func (s *State) vacateForRoles(p *pool, w *waiter) *reservation {
 	}
 	for kd, rows := range best.rows {
 		for _, i := range rows {
-			if kept.beside[i] == nil {
-				kept.beside[i] = slices.Clone(p.has[i])
+			if kept.leftover[i] == nil {
+				kept.leftover[i] = slices.Clone(p.has[i])
 			}
-			kept.beside[i] = kept.beside[i].plus(w.known.kinds[kd].request, -1)
+			kept.leftover[i] = kept.leftover[i].plus(w.known.kinds[kd].request, -1)
 		}
 	}
 	for i, r := range runs {
 		if kept.outlasts(r, i < n) {
-			r.leave(kept.beside, -1)
+			r.addRowsTo(kept.leftover, -1)
 		}
 	}
 	return kept
 }
 
-// leave adds what its workers have to the rows on which they are, or takes it away;
-// nil rows have nothing.
-func (r *run) leave(rows []vector, n int64) {
+// addRowsTo adds what r's workers use, n times, to the rows that they run on; n is negative to subtract.
+// Rows that are nil stay nil.
+func (r *run) addRowsTo(rows []vector, n int64) {
 	if r.rows == nil {
 		if rows[0] != nil {
 			rows[0] = rows[0].plus(r.total, n)
@@ -453,8 +453,8 @@ func (r *run) leave(rows []vector, n int64) {
 	}
 }
 
-// tooSmall says in words why a gang with roles has no room in a pool, however
-// empty; empty when it has.
+// tooSmall says why a gang with roles does not fit a pool even when the pool is empty; empty if it
+// fits.
 func (s *State) tooSmall(w *Workload, p *pool, of *shape) string {
 	free := make([]vector, p.rows)
 	for i := range free {
@@ -499,9 +499,9 @@ func (s *State) tooSmall(w *Workload, p *pool, of *shape) string {
 	return fmt.Sprintf("pool %s is too small: %s, capacity for %d %s", p.Name, gang(w), n, in)
 }
 
-// roleTooLarge says of a delegated pool, whose engine fills the nodes one by one, that they
-// hold fewer workers than roles of one request have; empty when they hold them. Whether
-// roles of different requests fit beside each other is the engine's to find.
+// roleTooLarge says that the nodes of a delegated pool hold fewer workers than the roles with one
+// request have; empty if they hold them. It checks each request alone: the engine decides whether
+// roles of different requests fit together.
 func (s *State) roleTooLarge(w *Workload, p *pool) string {
 	for i, r := range w.Roles {
 		alike := func(o Role) bool { return o.Request.Equal(r.Request) }

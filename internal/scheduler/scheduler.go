@@ -1,54 +1,54 @@
-// Package scheduler decides what runs where, and says why the rest waits. It is
+// Package scheduler decides which workloads run where, and why the others are pending. It is
 // pure: a state goes in, a state and a plan come out; there is no I/O, no clock
 // and no randomness, so the same snapshot always gives the same plan.
 //
 // # Map
 //
-//   - Pool, Node, Queue and Workload are what it knows of the world, Delta is what
-//     changed.
-//   - State holds the world with the caches that make a step cheap (state.go,
-//     pool.go, queue.go; vector.go has amounts as bare numbers). roles.go has
-//     what is otherwise for gangs whose workers differ.
-//   - State.Step is the cycle: apply the delta, then go along the line and give
-//     each its place (step.go), take places back from others for it (preempt.go,
-//     eviction.go, fitcheck.go), queue it ahead at an engine (queueahead.go) or keep nodes for it (reserve.go). Decide is a step from nothing, the full
-//     recompute that every incremental step must equal.
-//   - Where in a pool: close together (topology.go), where others lose least
+//   - Pool, Node, Queue and Workload describe the cluster, Delta is a
+//     change of it.
+//   - State holds the cluster with the caches that make a step cheap (state.go,
+//     pool.go, queue.go; vector.go has amounts as bare numbers). roles.go handles
+//     gangs with different workers.
+//   - State.Step is the cycle: apply the delta, then for each pending workload in order:
+//     place it (step.go), preempt others for it (preempt.go, eviction.go, fitcheck.go),
+//     queue it ahead at an engine (queueahead.go) or reserve nodes for it (reserve.go).
+//     Decide is a step from nothing, the full recompute that every incremental step
+//     must equal.
+//   - Where in a pool: close together (topology.go), with the least fragmentation
 //     (fragmentation.go), not into maintenance (maintenance.go).
-//   - Whose turn it is: queue.go, deadline.go, tiresias.go. Who has too much: idle.go
-//     and, under Goodput, sizes.go.
-//   - dryrun.go: what a workload that is not submitted would get.
+//   - The order of workloads: queue.go, deadline.go, tiresias.go. Idle accelerators:
+//     idle.go. Sizes of elastic workloads under Goodput: sizes.go.
+//   - dryrun.go: what a workload would get that has not been submitted.
 //   - Plan is the answer: placements and preemptions in order (plan.go).
-//     State.Why explains in words, when asked, why a workload still waits (why.go).
+//     State.Why returns the wait reason of a workload (why.go).
 //
 // # Guarantees
 //
-// No node is given more than it has; no queue, project or user more than its
-// limits; no work to a pool outside its residency, below its isolation or without
-// its accelerators. A gang gets all of its workers at once, in one pool, or none,
-// those of all its roles.
-// Every waiting work has at least one reason, and the reasons are true.
+// No node is allocated beyond its capacity; no queue, project or user exceeds its
+// limits; no workload is placed in a pool outside its residency, below its isolation or
+// without its accelerators. A gang gets all of its workers at once, of all roles, in one
+// pool, or none. Every pending workload has at least one reason, and the reasons are true.
 //
-// Who comes first among those that find no room in a pool has nodes kept for it:
-// those on which there will be room soonest. Others may use them only as long as
-// that does not hold it up: beside it, or when their time-out ends them before
-// (EASY backfilling, Lifka 1995). Where no time-out says when it has room, all is kept
-// that those leave who must leave for it. So no work starves, however large, and nothing
-// idles that no work could use. What it needs of its queue's quota is kept for it
-// as well. A workload that nothing can help keeps nothing from others.
+// The first workload that does not fit a pool gets a reservation there, on the nodes
+// where it will fit soonest. Others may use these nodes only if they do not delay it:
+// beside it, or if their time-out ends them before (EASY backfilling, Lifka 1995). If
+// no time-outs say when it will fit, all that running workloads free for it is reserved.
+// So no workload starves, however large, and no capacity is idle that a workload could
+// use without a delay for the first. What the workload needs of its queue's quota is
+// reserved as well. A workload that can never run reserves nothing.
 //
 // # Policies
 //
-// Fifo: higher priority first, then the earlier. Fair: of each queue the one whose
-// dominant share over its weight is least, now and in the past that its half-life
-// remembers; within a queue a point of priority counts as much as a minute of
-// waiting, so that everybody's turn comes. Tiresias: who had less than 16
-// accelerator-hours first, and the others leave for them; priority as under Fair.
-// Goodput: in line as under Fifo, and elastic workloads get as many workers as pay. Under
-// all, a workload that must begin now to meet its deadline counts as submitted a day before.
+// Fifo: higher priority first, then the earlier submission. Fair: first the queue with the
+// lowest dominant share over its weight, where past use counts with a half-life; within a
+// queue a point of priority counts as much as a minute of waiting, so that no workload
+// starves. Tiresias: workloads with less than 16 accelerator-hours first, and they may
+// preempt the others; priority as under Fair. Goodput: the order of Fifo, and elastic
+// workloads get the number of workers that is worth its price. Under all policies, a
+// workload that must start now to meet its deadline counts as submitted a day earlier.
 //
-// Under all, a queue may say that its workloads leave when they leave accelerators idle
-// and others wait for them.
+// Under all policies, a queue may allow that its workloads are stopped when their accelerators
+// are idle and others are pending for them.
 package scheduler
 
 import (
@@ -103,12 +103,12 @@ var Policies = []Policy{Fifo, Fair, Tiresias, Goodput}
 type Node struct {
 	Name   string
 	Amount resource.Amount // what Falaj may use of it
-	Closed string          // why nothing may start here now, in words; empty is open
-	// Where it stands, for each level of the pool: the names of the domains that it
-	// is in, outermost first. Empty is unknown.
+	Closed string          // why nothing may start here now; empty if it is open
+	// Where is its position in the topology: the name of its domain at each level of the
+	// pool, outermost first. Empty is unknown.
 	Where []string
 	// Closes is when its next maintenance begins; zero is never. What would run
-	// longer does not start, unless it saves and leaves. Leave is true in one.
+	// longer does not start, unless it is preemptible. Leave is true during maintenance.
 	Closes time.Time
 	Leave  bool
 }
@@ -159,33 +159,33 @@ type Workload struct {
 	Residency []string        // zones where it may be; never empty
 	Isolation Isolation       // at least
 	Pools     []string        // only these pools; empty is any
-	// Refusals are pools that refused to start it, which are left alone for a while, with
-	// what they said.
+	// Refusals are the messages of pools that refused to start it. These pools are not tried
+	// for a while.
 	Refusals  map[string]string `json:",omitempty"`
 	Priority  int               // higher first
 	Submitted time.Time
 	NotBefore time.Time     // the zero time is at once
-	Because   string        // why not before, in words; empty is that it failed and is tried again
-	Timeout   time.Duration // it has ended so long after its start; 0 is unknown
-	Grace     time.Duration // it has ended so long after it was told to
-	Due       time.Time     // it should have ended by then; zero is whenever
-	Expected  time.Duration // it will probably have ended so long after its start, with what is uncertain of that
-	// Workers is the size of the gang, and MaxWorkers what it can use; as many
-	// as fit now get a place. 0 is one, and at least Workers.
+	Because   string        // why not before; empty if it failed and is retried
+	Timeout   time.Duration // maximum run time; 0 is unknown
+	Grace     time.Duration // maximum time from the request to stop to the end
+	Due       time.Time     // deadline for its end; zero is none
+	Expected  time.Duration // expected run time, an upper estimate; 0 is unknown
+	// Workers is the minimum size of the gang, MaxWorkers the maximum; as many
+	// as fit now are placed. 0 Workers means one, 0 MaxWorkers means Workers.
 	Workers, MaxWorkers int
-	// Roles are the gang where its workers differ, in place of Request, Workers and
+	// Roles describe a gang with different workers, in place of Request, Workers and
 	// MaxWorkers.
 	Roles []Role `json:",omitempty"`
-	// Within is the level of which the gang has to be in one domain: "rack", or
-	// OnNode; empty is as close together as it can be. PerNode is how many of its
-	// workers one node may have; 0 is as many as it holds.
+	// Within is the topology level at which the gang must be in one domain: "rack", or
+	// OnNode; empty places it as close together as possible. PerNode is the maximum of its
+	// workers on one node; 0 is no maximum.
 	Within  string
 	PerNode int
-	InPlace bool // wants the files of the server: no remote pool
-	// Preemptible workloads save what they did and wait again when they are stopped.
+	InPlace bool // it needs files of the server: no remote pool
+	// Preemptible workloads save their progress when they are stopped, and are then pending again.
 	Preemptible bool
-	// EvictableWorkers marks workloads that give up workers above their least to others that may have
-	// them, one by one, while the rest go on: replicas of a service. They keep the least.
+	// EvictableWorkers marks workloads with workers that may be evicted one by one, down to the
+	// minimum, while the others run on: replicas of a service.
 	EvictableWorkers bool `json:"Sheds,omitempty"`
 	// Served is the service that it attained before it was submitted: see Attained.
 	Served float64
@@ -240,46 +240,46 @@ func (w *Workload) label() string {
 type Running struct {
 	Workload
 	Pool     string
-	Placed   int       // how many workers; 0 is one
+	Placed   int       // number of workers; 0 is one
 	Nodes    []string  // one for each worker, role by role; empty in a delegated pool
 	Started  time.Time // zero is not known
 	Saved    time.Time // of its last checkpoint; zero is never
 	Deadline time.Time // when its time-out ends it; zero is unknown
-	Idle     time.Time // since when its accelerators are idle, and its owner was told; zero is that they are not
-	Leaving  bool      // it was told to stop
-	// LeavingSince is when the state first saw that; zero is now.
+	Idle     time.Time // since when its accelerators are idle and its owner knows it; zero if they are not
+	Leaving  bool      // it was preempted and has not ended
+	// LeavingSince is when it was preempted; zero is now.
 	LeavingSince time.Time
-	LeavingFor   ID // who gets its place
-	// Evicted are those of its workers that were told to stop while the others go on, as
-	// plans said, until they have.
+	LeavingFor   ID // the workload that it was preempted for
+	// Evicted are its workers that plans have evicted and that have not stopped yet; the others
+	// run on.
 	Evicted []Eviction `json:"Shed,omitempty"`
 }
 
-// amount is what all workers together hold.
+// amount is the request of all placed workers together.
 func (r *Running) amount() resource.Amount { return r.Amount(max(r.Placed, 1)) }
 
-// Delta is what changed since the last step. A pool or work that is already
+// Delta is what changed since the last step. A pool or workload that is already
 // known is replaced.
 type Delta struct {
 	Now          time.Time
-	Policy       Policy // empty leaves it; at first that is Fifo
-	Sizes        bool   // under Goodput: look in this step who should have another size
+	Policy       Policy // empty keeps it; Fifo at first
+	Sizes        bool   // under Goodput: resize workloads in this step
 	Pools        []Pool
 	RemovedPools []string
-	Queues       []Queue // all of them; nil leaves them as they are
-	// For a first step: what past use of queues counts, and whose turn it is, as
-	// History and Turns gave them.
+	Queues       []Queue // all of them; nil keeps them
+	// For a first step: the past use of queues, and the workloads whose turn has begun, as
+	// State.History and State.Turns returned them.
 	History map[string]Used
 	Turns   []ID
-	// Quotas are what a project may use at once. Nil leaves them as they are.
+	// Quotas are the limits of projects. Nil keeps them.
 	Quotas    map[string]resource.Limit
 	Submitted []Workload
-	Started   []Running // placed by somebody, found running after a restart
-	Removed   []ID      // ended or cancelled, waiting or running
+	Started   []Running // running workloads that this state did not place, such as after a restart
+	Removed   []ID      // workloads that ended or were cancelled
 }
 
-// Share is the part of a node that a request takes, by its largest part:
-// between 0 and 1 for what fits. A node without amounts is taken whole.
+// Share is a request's dominant share of a node:
+// between 0 and 1 if it fits. A node of unknown size counts as used whole.
 func Share(request, node resource.Amount) float64 {
 	share := 0.0
 	if node.CPU > 0 {

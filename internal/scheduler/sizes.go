@@ -11,24 +11,24 @@ import (
 	"github.com/falaj-ml/falaj/internal/scheduler/goodput"
 )
 
-// Under Goodput an elastic work gets as many workers as pay, by goodput.Plan, and
-// another number later where that repays a restart.
+// Under Goodput an elastic workload gets the number of workers that goodput.Plan finds worth
+// their price, and is resized later if that repays a restart.
 const (
-	// settle is the least time between two sizes of a workload: it restarts at most four
-	// times an hour for another one.
+	// settle is the minimum time between two resizes of a workload: at most four restarts
+	// an hour.
 	settle = 15 * time.Minute
-	// startup is what a restart is taken to cost of which nothing is known, besides
-	// what was done since it saved.
+	// startup is the assumed cost of a restart if none was measured, besides the work
+	// since the last checkpoint.
 	startup = time.Minute
-	// planned bounds how many of those who wait a plan looks at.
+	// planned bounds the pending workloads in a plan.
 	planned = 256
 )
 
 // elastic reports that a workload may have another number of workers.
 func (w *Workload) elastic() bool { return len(w.Roles) == 0 && w.most() > w.least() }
 
-// speeds are those of least workers and more, in terms of least. What nothing is
-// known of is not tried: who gives no speeds gets the least.
+// speeds are the speeds of least workers and more, relative to least. Sizes without a known
+// speed are not used: without any speeds the workload gets least workers.
 func (w *Workload) speeds() []float64 {
 	if n := min(len(w.Speed), w.most()-w.least()+1); n > 0 {
 		return w.Speed[:n]
@@ -36,13 +36,13 @@ func (w *Workload) speeds() []float64 {
 	return []float64{1}
 }
 
-// speed is that of n workers.
+// speed is the speed of n workers relative to least.
 func (w *Workload) speed(n int) float64 {
 	all := w.speeds()
 	return all[min(max(n-w.least(), 0), len(all)-1)]
 }
 
-// sizable reports that a running workload may get another number of workers in this step.
+// sizable reports that a running workload may be resized in this step.
 func (s *State) sizable(r *run) bool {
 	return r.elastic() && r.Preemptible && !r.Leaving && len(r.Speed) > 0 && r.pool != nil && !r.pool.Delegated && r.pool.Closed == "" &&
 		r.together() == "" && r.PerNode == 0 && !r.Started.IsZero() && !r.Started.Add(settle).After(s.now)
@@ -60,14 +60,14 @@ func (s *State) restarts(r *run) time.Duration {
 	return loss + max(s.now.Sub(since), 0)
 }
 
-// repays reports that n workers do more than those that r has, once it has run for as
-// long as it did with these: what a restart costs taken off (Pollux, section 4.2).
+// repays reports that n workers would do more work than the present ones: as much time as r has
+// run already, less the cost of a restart (Pollux, section 4.2).
 func (s *State) repays(r *run, n int) bool {
 	ran := s.now.Sub(r.Started).Seconds()
 	return r.speed(n)*ran/(ran+s.restarts(r).Seconds()) > r.speed(r.placed())
 }
 
-// unit is the part of a vector that a workload is divided by: its accelerators, or cores.
+// unit is the part of a vector that counts a workload's size: its accelerators, or cores.
 func unit(v vector) int {
 	for i := accelerators; i < len(v); i++ {
 		if v[i] > 0 {
@@ -77,31 +77,30 @@ func unit(v vector) int {
 	return 0
 }
 
-// device names a part of a pool: what goodput takes for a device.
+// device names a part of a pool, as a device type of package goodput.
 func (s *State) device(p *pool, part int) string { return p.Name + "\x00" + s.names.name(part) }
 
-// sized is how many workers, of those that it may have, a workload gets when it starts.
-func (s *State) sized(w *waiter, most int) int {
+// initialSize is the number of workers that a workload starts with, at most most.
+func (s *State) initialSize(w *waiter, most int) int {
 	switch {
 	case s.policy != Goodput || !w.elastic() || w.EvictableWorkers:
 		return most
 	case w.Target > 0:
 		return min(most, max(w.Target, w.least()))
 	}
-	return min(most, max(s.wanted()[w.ID], w.least()))
+	return min(most, max(s.wantedSizes()[w.ID], w.least()))
 }
 
-// wanted is how many workers workloads should have, found once in a step.
-func (s *State) wanted() map[ID]int {
+// wantedSizes is the planned number of workers by workload, computed once per step.
+func (s *State) wantedSizes() map[ID]int {
 	if s.sizes == nil {
 		s.sizes = s.sizesByPlan()
 	}
 	return s.sizes
 }
 
-// sizesByPlan is how many workers workloads should have, by a plan over what pools have free,
-// what those hold that may change, and what is about to be free; of those who run and
-// may change, and those who wait.
+// sizesByPlan plans the number of workers of sizable running workloads and of pending ones. The plan
+// has the capacity that is free, that leaving workloads will free, and that the sizable ones use.
 func (s *State) sizesByPlan() map[ID]int {
 	line := s.top.line.works
 	sizes := map[ID]int{}
@@ -152,7 +151,7 @@ func (s *State) sizesByPlan() map[ID]int {
 	for _, p := range s.order {
 		for part := range s.names.width() {
 			if d := s.device(p, part); used[d] {
-				nodes = append(nodes, p.spare(part, d, s, changes)...)
+				nodes = append(nodes, p.freeForPlan(part, d, s, changes)...)
 			}
 		}
 	}
@@ -162,8 +161,8 @@ func (s *State) sizesByPlan() map[ID]int {
 	return sizes
 }
 
-// spare is what a plan may use of one part of each open row of a pool.
-func (p *pool) spare(part int, device string, s *State, changes map[ID]bool) []goodput.Node {
+// freeForPlan is what a plan may use of one part of each open row of a pool.
+func (p *pool) freeForPlan(part int, device string, s *State, changes map[ID]bool) []goodput.Node {
 	free := make([]int64, p.rows)
 	for i := range free {
 		if p.open[i] {
@@ -171,7 +170,7 @@ func (p *pool) spare(part int, device string, s *State, changes map[ID]bool) []g
 		}
 	}
 	for _, r := range p.runs {
-		if !changes[r.ID] && !r.leaves(s.now) {
+		if !changes[r.ID] && !r.isLeaving(s.now) {
 			continue
 		}
 		if p.Delegated {
@@ -190,17 +189,17 @@ func (p *pool) spare(part int, device string, s *State, changes map[ID]bool) []g
 	return out
 }
 
-// resize has workloads restart with another number of workers: with fewer where that
-// makes room for the first that waits in their pool and is worth more, with more
-// where there is capacity without pending workloads.
+// resize plans restarts with another number of workers: fewer, where that makes room for the
+// workload with the pool's reservation; more, where capacity is free and no workload is
+// pending for it.
 func (s *State) resize(plan *Plan) {
 	if s.policy != Goodput {
 		return
 	}
 	helped := map[*waiter]bool{}
 	for _, p := range s.order {
-		if p.kept != nil && !helped[p.kept.owner] && s.yields(p, plan) {
-			helped[p.kept.owner] = true
+		if p.reserved != nil && !helped[p.reserved.owner] && s.shrinkOthers(p, plan) {
+			helped[p.reserved.owner] = true
 		}
 	}
 	var taken []*run
@@ -209,21 +208,21 @@ func (s *State) resize(plan *Plan) {
 		if !s.sizable(r) {
 			continue
 		}
-		if s.wanted()[id] <= r.placed() {
+		if s.wantedSizes()[id] <= r.placed() {
 			continue
 		}
 		rows := s.growth(r)
-		n := min(s.wanted()[id], r.placed()+len(rows))
+		n := min(s.wantedSizes()[id], r.placed()+len(rows))
 		if n <= r.placed() || !s.repays(r, n) {
 			continue
 		}
-		// No other workload may grow into the same.
+		// Hold the added workers, so that no other workload grows into the same capacity.
 		t := &run{Running: Running{Workload: r.Workload, Placed: n - r.placed()}, request: r.request, rows: rows[:n-r.placed()], queue: r.queue, ceilings: r.ceilings, pool: r.pool}
 		_, t.total = s.asked(&r.Workload, t.Placed)
 		s.hold(t, 1)
 		t.queue.use(t.total, 1)
 		taken = append(taken, t)
-		s.change(r, n, "", fmt.Sprintf("%d workers instead of %d make progress %.1f times as fast, which repays a restart that costs %s",
+		s.resizeTo(r, n, "", fmt.Sprintf("%d workers instead of %d make progress %.1f times as fast, which repays a restart that costs %s",
 			n, r.placed(), r.speed(n)/r.speed(r.placed()), s.restarts(r).Round(time.Second)), plan)
 	}
 	for _, t := range taken {
@@ -232,24 +231,24 @@ func (s *State) resize(plan *Plan) {
 	}
 }
 
-// change has a workload restart with n workers.
-func (s *State) change(r *run, n int, by ID, why string, plan *Plan) {
+// resizeTo plans a restart of a workload with n workers.
+func (s *State) resizeTo(r *run, n int, by ID, why string, plan *Plan) {
 	plan.Resize = append(plan.Resize, Resize{Workload: r.ID, For: by, Workers: n, Why: why})
-	s.tell(r, by)
+	s.markPreempted(r, by)
 }
 
-// yields has workloads of a pool go on with fewer workers, so that the one for which it
-// keeps nodes has its place beside them; false when the plan or the nodes do not
-// give that, or others leave for it already.
-func (s *State) yields(p *pool, plan *Plan) bool {
-	w := p.kept.owner
-	sizes := s.wanted()
+// shrinkOthers shrinks running workloads of a pool so that the owner of its reservation fits beside
+// them. It returns false if the plan or the nodes do not allow that, or if victims leave for the
+// owner already.
+func (s *State) shrinkOthers(p *pool, plan *Plan) bool {
+	w := p.reserved.owner
+	sizes := s.wantedSizes()
 	if sizes[w.ID] == 0 || p.Delegated || s.allowed(w) < w.least() {
 		return false
 	}
 	var all []*run
 	for _, r := range p.runs {
-		if r.LeavingFor == w.ID && r.leaves(s.now) {
+		if r.LeavingFor == w.ID && r.isLeaving(s.now) {
 			return false
 		}
 		if s.sizable(r) && s.sizeOf(r) < r.placed() {
@@ -259,23 +258,23 @@ func (s *State) yields(p *pool, plan *Plan) bool {
 	slices.SortFunc(all, func(a, b *run) int {
 		return cmp.Or(cmp.Compare(b.placed()-s.sizeOf(b), a.placed()-s.sizeOf(a)), cmp.Compare(a.ID, b.ID))
 	})
-	// They go, w comes, and they come back smaller: to see, and all is put back.
-	kept, misfit := p.kept, p.misfit
-	p.kept, p.misfit = nil, nil
+	// Try it: remove them, place w, and place them again with fewer workers; then undo all.
+	kept, misfit := p.reserved, p.misfit
+	p.reserved, p.misfit = nil, nil
 	gone := 0
 	fits := false
 	for gone < len(all) && !fits {
 		p.take(all[gone], -1)
 		gone++
-		p.misfit = nil // there is more room
-		fits = s.beside(p, w, all[:gone])
+		p.misfit = nil // more is free now
+		fits = s.fitsWithOthers(p, w, all[:gone])
 	}
 	all = all[:gone]
 	for _, r := range slices.Clone(all) {
 		p.take(r, 1)
 		p.misfit = nil
-		if rest := slices.DeleteFunc(slices.Clone(all), func(o *run) bool { return o == r }); fits && s.beside(p, w, rest) {
-			all = rest // it need not go
+		if rest := slices.DeleteFunc(slices.Clone(all), func(o *run) bool { return o == r }); fits && s.fitsWithOthers(p, w, rest) {
+			all = rest // w fits without shrinking it
 			continue
 		}
 		p.take(r, -1)
@@ -283,22 +282,22 @@ func (s *State) yields(p *pool, plan *Plan) bool {
 	for _, r := range all {
 		p.take(r, 1)
 	}
-	p.kept, p.misfit = kept, misfit
+	p.reserved, p.misfit = kept, misfit
 	if !fits {
 		return false
 	}
 	for _, r := range all {
 		n := s.sizeOf(r)
-		s.change(r, n, w.ID, fmt.Sprintf("%s needs the capacity of %d of its workers; with %d it runs at %.2f of its speed", w.label(), r.placed()-n, n, r.speed(n)/r.speed(r.placed())), plan)
+		s.resizeTo(r, n, w.ID, fmt.Sprintf("%s needs the capacity of %d of its workers; with %d it runs at %.2f of its speed", w.label(), r.placed()-n, n, r.speed(n)/r.speed(r.placed())), plan)
 	}
 	return true
 }
 
-// sizeOf is the size that the plan gives a running workload: at least its least.
-func (s *State) sizeOf(r *run) int { return max(s.wanted()[r.ID], r.least()) }
+// sizeOf is the planned number of workers of a running workload, at least its minimum.
+func (s *State) sizeOf(r *run) int { return max(s.wantedSizes()[r.ID], r.least()) }
 
-// beside reports that w, and then others at their new sizes, have room in a pool.
-func (s *State) beside(p *pool, w *waiter, others []*run) bool {
+// fitsWithOthers reports that w and then the others, at their new sizes, fit a pool.
+func (s *State) fitsWithOthers(p *pool, w *waiter, others []*run) bool {
 	var placed []*run
 	defer func() {
 		for _, r := range placed {

@@ -10,7 +10,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/resource"
 )
 
-// State is everything that steps know, kept from one to the next. The zero
+// State is everything that steps know; it is carried from one step to the next. The zero
 // State knows nothing. It is not safe for concurrent use.
 type State struct {
 	now     time.Time
@@ -25,7 +25,7 @@ type State struct {
 	limits  map[string]*ceiling // of projects and users, by kind and name
 	waiting map[ID]*waiter
 	running map[ID]*run
-	leaving map[ID]*run // those of running that were told to
+	leaving map[ID]*run // of running, those that were preempted
 	idle    map[ID]bool // those of running whose accelerators are idle
 	shapes  map[string]*shape
 	demands map[string]*demand // of what waits and runs
@@ -34,40 +34,40 @@ type State struct {
 	dated map[ID]bool // those of waiting that have a deadline
 	turn  time.Time   // when the next of them becomes urgent, or late; zero is never
 
-	turns []ID // for whom others leave, or the last step kept nodes
+	turns []ID // workloads with preempted victims or a reservation from the last step
 
 	// Of a step.
-	current  *queue                        // whose line is looked at
-	keeping  []*queue                      // that keep quota for their first
-	attempts map[try]found                 // at preemption
-	vain     int                           // of them that were dear
-	moves    int                           // grows when what was found of tries may be otherwise
-	going    goers                         // see goers
-	hope     map[*queue]map[*pool][]vector // see hopes
-	stops    map[*queue][]stoppable        // see stoppables
-	seen     int                           // workloads looked at
-	step     int                           // the number of this one
-	longest  time.Duration                 // that a workload may take that has ended before nodes are needed that are kept
-	sizes    map[ID]int                    // see wanted; nil until somebody asks
+	current              *queue                        // being walked
+	keeping              []*queue                      // that reserve quota for their first workload
+	searches             map[searchKind]searchResult   // for victims, by kind
+	failedSearches       int                           // without victims
+	moves                int                           // changes whenever a searchResult may be outdated
+	leavingCache         leavingRuns                   // see expectedToLeave
+	freeIfPreemptedCache map[*queue]map[*pool][]vector // see freeIfPreempted
+	stops                map[*queue][]stoppable        // see stoppables
+	seen                 int                           // workloads considered
+	step                 int                           // the number of this one
+	longest              time.Duration                 // until the latest start of a reservation: a workload that takes longer backfills nowhere
+	sizes                map[ID]int                    // see wantedSizes; nil until computed
 }
 
-// waiter is a workload in line. A step looks at all of them: what it looks at comes first.
+// waiter is a pending workload. The fields that every step reads come first.
 type waiter struct {
 	known   *known
-	age     int  // of the state when that was found
-	hurries bool // it must come first to meet its deadline
-	begun   bool // its turn it is already, in this step
+	age     int  // of the state when known was computed
+	hurries bool // it is urgent: it goes first to meet its deadline
+	begun   bool // its turn has begun: see State.begun
 
 	// Of the last step.
-	order    int    // how many were looked at before
-	preempts []*run // that leave for it
-	into     *pool  // where they make room
-	short    vector // the part of its request for which others must leave
+	order    int    // number of workloads considered before it
+	preempts []*run // victims that leave for it
+	into     *pool  // where they free capacity
+	short    vector // the part of its request that is not free
 
 	Workload
 }
 
-// run is a workload that has its place.
+// run is a placed workload.
 type run struct {
 	Running
 	request  vector // of each worker, without roles
@@ -77,14 +77,14 @@ type run struct {
 	pool     *pool    // nil when it is gone
 	rows     []int    // of each worker; nil in a delegated pool
 	requests []vector // of each of rows; nil without roles
-	nodes    float64  // that it takes up, once asked for: see lost
-	away     bool     // to see what is protected without it
+	nodes    float64  // number of nodes it uses, once computed: see lost
+	away     bool     // set while computing what is protected without it
 
-	// Of one with evictable workers: those that were told to stop. Of each of them: the work, and
-	// which of its workers it is.
-	going  []*run
-	whole  *run
-	worker int
+	// With evictable workers: the workers that are being evicted, each as a run of its own that
+	// names the whole workload and the worker's number.
+	evictedWorkers []*run
+	whole          *run
+	worker         int
 }
 
 func (r *run) placed() int { return max(r.Placed, 1) }
@@ -384,7 +384,7 @@ func (s *State) remove(id ID) {
 	r.queue.unprotect()
 	s.hold(r, -1)
 	r.queue.account(r.total, -1)
-	for _, one := range append(r.going, r) {
+	for _, one := range append(r.evictedWorkers, r) {
 		delete(s.leaving, one.ID)
 		if r.pool != nil {
 			r.pool.exit(one.ID)
@@ -425,7 +425,7 @@ func (s *State) start(r *run) {
 	r.queue.ranked = false
 	r.queue.unprotect()
 	r.ceilings = s.ceilings(&r.Workload, r.queue)
-	r.pool, r.going, r.nodes = s.pools[r.Pool], nil, 0
+	r.pool, r.evictedWorkers, r.nodes = s.pools[r.Pool], nil, 0
 	s.locate(r)
 	if r.pool != nil {
 		r.pool.enter(r)
@@ -500,7 +500,8 @@ func (s *State) know(w *waiter) *known {
 	return w.known
 }
 
-// shapeOf finds what pools think of a workload, once for all that ask for the same.
+// shapeOf finds the pools that can take a workload, the cheapest first, and why the others refuse it. It is
+// computed once for all workloads with the same request.
 func (s *State) shapeOf(w *Workload) *shape {
 	key := shapeKey(w)
 	if known := s.shapes[key]; known != nil {
@@ -519,7 +520,7 @@ func (s *State) shapeOf(w *Workload) *shape {
 	}
 	for _, p := range s.order {
 		if len(w.Pools) > 0 && !slices.Contains(w.Pools, p.Name) {
-			continue // who does not ask for it need not be told
+			continue // the workload names its pools, and this is none of them
 		}
 		if why, ok := s.refusal(w, p, out); !ok {
 			out.refused = append(out.refused, why)

@@ -20,8 +20,8 @@ func (s *State) Step(d Delta) Plan {
 	s.apply(d)
 	s.begin()
 
-	// 2. Rank: who comes first is looked at first, and before all those whose turn it
-	// is already.
+	// 2. Rank. Workloads whose turn has begun are considered first, the others in the order
+	// of their queues.
 	var plan Plan
 	s.clear(&plan)
 	begun := s.begun()
@@ -46,8 +46,8 @@ func (s *State) Step(d Delta) Plan {
 	return plan
 }
 
-// begun are those whose turn it is: for whom others leave, and under Fair those for
-// whom the last step kept nodes. Else others would take what comes free for them.
+// begun are the pending workloads whose turn has begun: victims are leaving for them, or, under Fair,
+// the last step reserved nodes for them. Otherwise others would take what is freed for them.
 func (s *State) begun() []*waiter {
 	var out []*waiter
 	for _, id := range s.turns {
@@ -60,13 +60,13 @@ func (s *State) begun() []*waiter {
 	return out
 }
 
-// consider gives a workload its place, or keeps for it what it will need.
+// consider places a workload, or reserves what it will need.
 func (s *State) consider(w *waiter, plan *Plan) {
 	k := s.know(w)
 	s.seen++
 	w.order, w.preempts, w.into = s.seen, nil, nil
 
-	// 3. Admit. A workload that may run nowhere, never or not yet keeps nothing from others.
+	// 3. Admit. A workload that can run in no pool, never or not yet reserves nothing.
 	if len(k.pools) == 0 || k.never != "" || k.queue.stopped {
 		return
 	}
@@ -78,13 +78,13 @@ func (s *State) consider(w *waiter, plan *Plan) {
 		return
 	}
 
-	// 4. Fit: within its limits, where it is cheapest. Room only becomes less: where one
-	// that asks for the same found none, and all is kept, nobody need look.
+	// 4. Fit: within its limits, in the cheapest pool. Capacity only shrinks within a step: if a
+	// workload of the same shape did not fit and all pools are reserved, the search is skipped.
 	allowed, most := false, 0
 	if k.full != s.step || !s.lasts(w) {
 		most = s.allowed(w)
 		if allowed = most >= w.least(); allowed {
-			most = s.sized(w, most)
+			most = s.initialSize(w, most)
 			if w.begun {
 				most = s.owned(w, most)
 			}
@@ -94,18 +94,18 @@ func (s *State) consider(w *waiter, plan *Plan) {
 		}
 	}
 
-	// 5. Preempt, where it is worth more than what runs.
+	// 5. Preempt, if victims are permitted.
 	s.preempt(w, plan)
 
-	// 6. Hand it to an engine that has it wait itself.
+	// 6. Submit it early to an engine that queues it itself.
 	if allowed && s.queueAhead(w, most, plan) {
 		return
 	}
 
-	// 7. Keep what it needs, if no earlier work waits for the same.
+	// 7. Reserve what it needs, unless it is reserved for an earlier workload.
 	if allowed {
 		for _, p := range k.pools {
-			if p.kept == nil && !p.shut(w, s.now) {
+			if p.reserved == nil && !p.shut(w, s.now) {
 				s.reserve(p, w)
 			}
 		}
@@ -116,10 +116,10 @@ func (s *State) consider(w *waiter, plan *Plan) {
 	s.keep(w)
 }
 
-// lasts reports that w is brief in no pool: it may not use what is kept.
+// lasts reports that w is too long to backfill in any pool: it may not use reserved capacity.
 func (s *State) lasts(w *waiter) bool { return w.Timeout <= 0 || w.Timeout > s.longest }
 
-// clear has those leave that save what they did, where maintenance has begun.
+// clear preempts preemptible workloads on nodes with maintenance.
 func (s *State) clear(plan *Plan) {
 	for _, p := range s.order {
 		if !slices.ContainsFunc(p.Nodes, func(n Node) bool { return n.Leave }) || p.Delegated {
@@ -133,20 +133,20 @@ func (s *State) clear(plan *Plan) {
 			}
 			n := p.Nodes[r.rows[i]]
 			plan.Preempt = append(plan.Preempt, Preemption{Workload: id, Why: fmt.Sprintf("node %s is unschedulable: %s", n.Name, n.Closed)})
-			s.tell(r, "")
+			s.markPreempted(r, "")
 		}
 	}
 }
 
-// begin forgets what the last step kept for whom.
+// begin clears the reservations and caches of the last step.
 func (s *State) begin() {
 	s.sizes, s.longest = nil, 0
 	s.step++
-	s.stops, s.hope, s.going = map[*queue][]stoppable{}, map[*queue]map[*pool][]vector{}, goers{}
-	s.attempts, s.vain, s.moves = map[try]found{}, 0, 0
+	s.stops, s.freeIfPreemptedCache, s.leavingCache = map[*queue][]stoppable{}, map[*queue]map[*pool][]vector{}, leavingRuns{}
+	s.searches, s.failedSearches, s.moves = map[searchKind]searchResult{}, 0, 0
 	s.keeping, s.seen = s.keeping[:0], 0
 	for _, p := range s.order {
-		p.kept, p.misfit = nil, nil
+		p.reserved, p.misfit = nil, nil
 	}
 	for _, q := range s.queues {
 		q.mine, q.held, q.first, q.stopped = nil, nil, nil, false
@@ -221,7 +221,8 @@ func (s *State) allowed(w *waiter) int {
 	return int(n)
 }
 
-// fit places a workload in the cheapest pool that has room.
+// fit places a workload in the first of its pools where it fits. known.pools are sorted by price, the
+// cheapest first: see shapeOf.
 func (s *State) fit(w *waiter, most int, plan *Plan) bool {
 	for _, p := range w.known.pools {
 		rows := p.room(w, most, s.now)
@@ -240,12 +241,12 @@ func (s *State) place(w *waiter, p *pool, rows []int, plan *Plan) {
 	if w.Timeout > 0 {
 		r.Deadline = s.now.Add(w.Timeout)
 	}
-	lasts := p.kept != nil && !p.brief(&w.Workload, s.now)
+	lasts := p.reserved != nil && !p.brief(&w.Workload, s.now)
 	s.start(r)
 	if lasts {
 		for n, i := range rows {
-			if p.kept.beside[i] != nil {
-				p.kept.beside[i] = p.kept.beside[i].plus(w.known.of(n), -1)
+			if p.reserved.leftover[i] != nil {
+				p.reserved.leftover[i] = p.reserved.leftover[i].plus(w.known.of(n), -1)
 			}
 		}
 	}
@@ -253,10 +254,9 @@ func (s *State) place(w *waiter, p *pool, rows []int, plan *Plan) {
 	plan.Place = append(plan.Place, Placement{Workload: w.ID, Pool: p.Name, Workers: len(rows), Nodes: r.Nodes, Passed: w.known.refused})
 }
 
-// keep keeps of the limits what a workload needs from those behind it, if nobody
-// before it waits there. What is within its queue's nominal quota is kept from
-// everybody, what it would borrow from its own queue only. Nominal is the quota of the queue, or of
-// one above it below the top of the tree.
+// keep reserves what a workload needs of its limits, unless an earlier workload has reserved them. What
+// is within its queue's nominal quota is reserved from all queues; what it would borrow, from its own
+// queue only. Nominal is the quota of the queue, or of a queue above it below the top of the tree.
 func (s *State) keep(w *waiter) {
 	q, total := w.known.queue, w.known.total
 	if q.first == nil {
@@ -279,16 +279,16 @@ func (s *State) keep(w *waiter) {
 	}
 }
 
-// end gives back what was only kept; Why still sees it.
+// end releases the reserved quota. Why adds it again for its answers.
 func (s *State) end() {
 	for _, q := range s.keeping {
 		q.use(q.mine, -1)
 	}
-	s.current, s.hope, s.stops = nil, nil, nil
+	s.current, s.freeIfPreemptedCache, s.stops = nil, nil, nil
 	turns := map[ID]bool{}
 	for _, p := range s.order {
-		if p.kept != nil && s.policy == Fair {
-			turns[p.kept.owner.ID] = true
+		if p.reserved != nil && s.policy == Fair {
+			turns[p.reserved.owner.ID] = true
 		}
 	}
 	for _, r := range s.leaving {

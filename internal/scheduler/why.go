@@ -11,7 +11,12 @@ import (
 	"github.com/falaj-ml/falaj/internal/resource"
 )
 
-// Why says why a workload waited in the last step; false when it does not wait.
+// Why returns the wait reason of a pending workload after the last step; false if it is not pending.
+//
+// The reason is looked for in this order: no pool may ever take it (impossible, refusal), a limit that
+// it can never fit (never), a delay, a queue of strict order, a limit that is used up (limited), and
+// then one reason per pool (full), in the order in which the pools are tried: the cheapest first, see
+// shapeOf. Users see the first reason first.
 func (s *State) Why(id ID) (Wait, bool) {
 	w := s.waiting[id]
 	if w == nil {
@@ -20,7 +25,7 @@ func (s *State) Why(id ID) (Wait, bool) {
 	return s.why(w), true
 }
 
-// WaitCodes counts the workloads that wait by the code of the first reason, of so many at most.
+// WaitCodes counts pending workloads, most of them at most, by the code of their first reason.
 func (s *State) WaitCodes(most int) map[Code]int {
 	counts := map[Code]int{}
 	for _, w := range s.waiting {
@@ -61,18 +66,18 @@ func (s *State) waits(w *waiter) Wait {
 		return one(true, "admit", StrictOrder, fmt.Sprintf("behind %s in queue %s, which has strict order", k.queue.first.label(), k.queue.Name))
 	}
 	if code, text := s.limited(w); code != "" {
-		return s.leavers(w, one(true, "fit", code, text))
+		return s.withPreempting(w, one(true, "fit", code, text))
 	}
 	wait := Wait{Possible: true}
 	for _, p := range k.pools {
 		wait.Reasons = append(wait.Reasons, s.full(w, p))
 	}
 	wait.Reasons = append(wait.Reasons, k.refused...)
-	return s.leavers(w, wait)
+	return s.withPreempting(w, wait)
 }
 
-// leavers adds who is leaving for a workload.
-func (s *State) leavers(w *waiter, wait Wait) Wait {
+// withPreempting puts the victims that leave for a workload in front of its wait reasons.
+func (s *State) withPreempting(w *waiter, wait Wait) Wait {
 	var names []string
 	workers := map[*run]int{}
 	for _, r := range w.preempts {
@@ -105,8 +110,8 @@ func list(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// never says which limit is smaller than a request, however little is used; empty
-// when none is.
+// never names a limit that is smaller than the request, however little is used; empty
+// if there is none.
 func (s *State) never(w *waiter) string {
 	k := w.known
 	want := k.total
@@ -125,7 +130,7 @@ func (s *State) never(w *waiter) string {
 	return ""
 }
 
-// limited says which limit keeps w from a place; empty when none does.
+// limited names the limit that keeps w pending; empty if there is none.
 func (s *State) limited(w *waiter) (Code, string) {
 	k := w.known
 	want := k.total
@@ -155,7 +160,7 @@ func (s *State) limited(w *waiter) (Code, string) {
 		}
 		return QuotaUsed, text
 	}
-	// What is kept for those who were looked at before.
+	// Quota that is reserved for workloads considered before w.
 	held := false
 	for _, o := range s.keeping {
 		if w.order > 0 && o.order >= w.order {
@@ -180,7 +185,7 @@ func (s *State) limited(w *waiter) (Code, string) {
 }
 
 // borrowers names the queues of q's tree that use more than their nominal quota
-// of what is asked for.
+// of the requested resources.
 func (q *queue) borrowers(request vector) []string {
 	var out []string
 	var look func(*queue)
@@ -196,7 +201,7 @@ func (q *queue) borrowers(request vector) []string {
 	return out
 }
 
-// lacks turns what is missing into "2 cpu wanted, 1 WHERE".
+// lacks says what is missing, as "2 cpu wanted, 1 WHERE".
 func (s *State) lacks(want, have vector, where string) string {
 	have = slices.Clone(have)
 	for i := range have {
@@ -207,8 +212,8 @@ func (s *State) lacks(want, have vector, where string) string {
 	return words(s.names.amount(want).Lacks(s.names.amount(have)), where)
 }
 
-// refusal says why a pool that a workload asks for may not take it however empty it
-// is; true when it may.
+// refusal says why a pool can never take a workload, even when it is empty; true if it can. It only
+// accepts or refuses: shapeOf sorts the accepted pools by price, and fit takes the first that fits.
 func (s *State) refusal(w *Workload, p *pool, of *shape) (Reason, bool) {
 	no := func(code Code, format string, args ...any) (Reason, bool) {
 		return Reason{Step: "admit", Code: code, Pool: p.Name, Text: fmt.Sprintf(format, args...)}, false
@@ -256,7 +261,7 @@ func (s *State) refusal(w *Workload, p *pool, of *shape) (Reason, bool) {
 		if !exists || node.Closed != "" {
 			continue
 		}
-		if p.Delegated { // its engine fills the nodes, and refuses what none of them holds
+		if p.Delegated { // its engine places workers, and refuses those too large for every node
 			has, _ := s.names.vector(node.Amount)
 			sum += request.count(has, w.perNode())
 		} else {
@@ -274,7 +279,7 @@ func (s *State) refusal(w *Workload, p *pool, of *shape) (Reason, bool) {
 	if n >= w.least() {
 		return Reason{}, true
 	}
-	var best []string // what the node that lacks least lacks: the one to name
+	var best []string // the shortest list of lacks: the closest node is named
 	for _, node := range nodes {
 		if lacks := w.Request.Lacks(node.Amount); node.Closed == "" && (best == nil || len(lacks) < len(best)) {
 			best = lacks
@@ -290,7 +295,7 @@ func (s *State) refusal(w *Workload, p *pool, of *shape) (Reason, bool) {
 	return no(NoRoomEver, "pool %s is too small: %s, capacity for %d %s%s", p.Name, gang(w), n, in, p.closedNodes())
 }
 
-// closedNodes names the nodes that take no work, with a leading semicolon.
+// closedNodes names the unschedulable nodes, with a leading semicolon.
 func (p *pool) closedNodes() string {
 	var out strings.Builder
 	left := 0
@@ -333,8 +338,8 @@ func words(lacks []string, where string) string {
 	return strings.Join(out, ", ")
 }
 
-// impossible explains a workload that no pool may take; an accelerator that nobody
-// has is said once rather than per pool.
+// impossible explains a workload that no pool can take. An accelerator that no pool has is
+// reported once, not per pool.
 func (s *State) impossible(w *Workload, shape *shape) []Reason {
 	if len(s.pools) == 0 {
 		return []Reason{{Step: "admit", Code: NoSuch, Text: "no pools exist"}}
@@ -358,7 +363,7 @@ func (s *State) impossible(w *Workload, shape *shape) []Reason {
 	return append(reasons, shape.refused...)
 }
 
-// accelerators are the names of those that some pool has.
+// accelerators are the names of all accelerators in the pools.
 func (s *State) accelerators() []string {
 	all := map[string]bool{}
 	for _, p := range s.pools {
@@ -382,15 +387,15 @@ func (s *State) anyHas(accelerator string) bool {
 	return false
 }
 
-// sinceThen is said of a gang with roles that found no room in its turn, and would have some as
-// those behind it took theirs.
+// sinceThen is added for a gang with roles that did not fit in its turn, but would fit now, after
+// workloads behind it were placed.
 const sinceThen = ", but only after workloads behind it were placed"
 
-// full says what a pool lacks now and who is next to give it back, or for whom
-// its room is kept.
+// full says what a pool lacks now and which workload ends next there, or which workload has a
+// reservation on it.
 func (s *State) full(w *waiter, p *pool) Reason {
 	if p.shut(w, s.now) {
-		var at time.Time // when the first of its nodes does
+		var at time.Time // when the first of its nodes closes
 		for _, n := range p.Nodes {
 			if n.Closed == "" && !n.Closes.IsZero() && (at.IsZero() || n.Closes.Before(at)) {
 				at = n.Closes
@@ -398,18 +403,18 @@ func (s *State) full(w *waiter, p *pool) Reason {
 		}
 		return Reason{Step: "fit", Code: Closed, Pool: p.Name, Text: fmt.Sprintf("pool %s closes for maintenance at %s, before this workload would have ended", p.Name, at.UTC().Format(time.RFC3339))}
 	}
-	if p.kept != nil && p.kept.owner != w && p.bare(w, s.now, true) >= w.least() {
-		text := fmt.Sprintf("behind %s, which has a reservation on %s", p.kept.owner.label(), p.Name)
-		if !p.kept.at.IsZero() {
-			text += " until " + p.kept.at.UTC().Format(time.RFC3339)
+	if p.reserved != nil && p.reserved.owner != w && p.capacityFor(w, s.now, true) >= w.least() {
+		text := fmt.Sprintf("behind %s, which has a reservation on %s", p.reserved.owner.label(), p.Name)
+		if !p.reserved.at.IsZero() {
+			text += " until " + p.reserved.at.UTC().Format(time.RFC3339)
 		}
 		return Reason{Step: "fit", Code: Kept, Pool: p.Name, Text: text}
 	}
 	var text string
 	if w.least() > 1 || len(w.Roles) > 0 {
-		n := p.bare(w, s.now, true)
+		n := p.capacityFor(w, s.now, true)
 		text = fmt.Sprintf("%s, capacity for %d on pool %s", gang(&w.Workload), n, p.Name)
-		if len(w.Roles) > 0 && n >= w.least() { // they fit otherwise into less room
+		if len(w.Roles) > 0 && n >= w.least() { // they fit now, packed differently
 			text += sinceThen
 		}
 	} else {
@@ -428,17 +433,17 @@ func (s *State) full(w *waiter, p *pool) Reason {
 		text = words(lacks, "free on "+p.Name)
 	}
 	text += p.nextToFinish()
-	if p.kept != nil && p.kept.owner == w && p.kept.at.After(s.now) {
-		text += "; capacity by " + p.kept.at.UTC().Format(time.RFC3339) + " at the latest"
+	if p.reserved != nil && p.reserved.owner == w && p.reserved.at.After(s.now) {
+		text += "; capacity by " + p.reserved.at.UTC().Format(time.RFC3339) + " at the latest"
 	}
 	return Reason{Step: "fit", Code: Full, Pool: p.Name, Text: text}
 }
 
-// bare is for how many workers a pool has room now, at most the least; with all,
-// were nothing kept for others.
-func (p *pool) bare(w *waiter, now time.Time, all bool) int {
+// capacityFor is the number of w's workers that fit a pool now, at most its minimum; with all,
+// as if nothing were reserved for others.
+func (p *pool) capacityFor(w *waiter, now time.Time, all bool) int {
 	if w.known.kinds != nil {
-		return p.packed(w, p.may(w, now, all))
+		return p.packed(w, p.availableRows(w, now, all))
 	}
 	best := 0
 	for _, rows := range p.within(w.known) {
@@ -458,7 +463,7 @@ func (p *pool) bare(w *waiter, now time.Time, all bool) int {
 func (p *pool) nextToFinish() string {
 	var first *run
 	for _, r := range p.runs {
-		if first == nil || sooner(r, first) {
+		if first == nil || endsSooner(r, first) {
 			first = r
 		}
 	}
@@ -473,7 +478,7 @@ func (p *pool) nextToFinish() string {
 	return fmt.Sprintf("; next to finish: %s, by %s", first.label(), first.Deadline.UTC().Format(time.RFC3339))
 }
 
-func sooner(a, b *run) bool {
+func endsSooner(a, b *run) bool {
 	if a.Leaving != b.Leaving {
 		return a.Leaving
 	}

@@ -23,9 +23,9 @@ func (s *State) World() Delta {
 	}
 	slices.SortFunc(d.Submitted, func(a, b Workload) int { return cmp.Compare(a.ID, b.ID) })
 	for _, r := range s.running {
-		again := r.Running
-		again.Evicted = slices.Clone(r.Evicted)
-		d.Started = append(d.Started, again)
+		runningCopy := r.Running
+		runningCopy.Evicted = slices.Clone(r.Evicted)
+		d.Started = append(d.Started, runningCopy)
 	}
 	slices.SortFunc(d.Started, func(a, b Running) int { return cmp.Compare(a.ID, b.ID) })
 	return d

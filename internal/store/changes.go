@@ -9,12 +9,12 @@ import (
 // pollEvery is how soon a commit of another process is noticed.
 const pollEvery = 500 * time.Millisecond
 
-// changes wakes those who wait for entries of a stream.
+// changes wakes the readers that wait for entries of a stream.
 //
 // An entry may be committed and still be above the watermark, because an older
-// transaction runs. Therefore the end of every transaction that ran at the time
-// wakes the stream's readers once more; and where other processes write, a slow
-// poll looks for what no signal told.
+// transaction still runs. Therefore the end of every transaction that ran at the time
+// wakes the stream's readers once more. Where other processes write, a slow poll
+// finds entries without a signal.
 type changes struct {
 	engine engine
 	quit   context.CancelFunc
@@ -71,8 +71,8 @@ func (c *changes) begin() uint64 {
 	return c.n
 }
 
-// end wakes the readers of the streams to which transaction n added entries, and
-// of those whose entries its end may have made readable.
+// end wakes the readers of the streams to which transaction n added entries, and of
+// streams with entries that may have become readable by its end.
 func (c *changes) end(n uint64, streams []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

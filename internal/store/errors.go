@@ -34,7 +34,7 @@ func ended(ctx context.Context, err error) error {
 }
 
 // IsUnique reports whether err is a violation of a primary key or unique index,
-// on either database. The transaction goes on only if the statement was in a
+// on either database. The transaction can continue only if the statement was in a
 // Savepoint.
 func IsUnique(err error) bool {
 	if lite, ok := errors.AsType[sqlite3.Error](err); ok {
@@ -44,8 +44,8 @@ func IsUnique(err error) bool {
 	return errors.As(err, &pg) && pg.Code == "23505"
 }
 
-// NotFound is the refusal in these words when err says that there is no such row;
-// any other err stays as it is.
+// NotFound returns a fault.NotFound with this message if err is sql.ErrNoRows; any other err is
+// returned unchanged.
 func NotFound(err error, format string, args ...any) error {
 	if errors.Is(err, sql.ErrNoRows) {
 		return fault.New(fault.NotFound, format, args...)
@@ -53,8 +53,8 @@ func NotFound(err error, format string, args ...any) error {
 	return err
 }
 
-// classify gives an error of the database that nobody classified yet its kind
-// and a hint; the chain stays, and the text where it names no address: callers are told it.
+// classify gives an error of the database without a kind its kind and a hint. The chain of
+// errors stays. The text stays if it names no address, because callers see it.
 func classify(err error) error {
 	if err == nil || fault.KindOf(err) != fault.Internal {
 		return err
@@ -90,7 +90,7 @@ func kindOf(err error) (fault.Kind, string) {
 	const (
 		full  = "Free disk space for the database; acknowledged writes are safe."
 		perm  = "Check that the server has read and write permission in the database's directory."
-		again = "Try again."
+		retry = "Try again."
 		owned = "Let the user of the store URL own the database, its schema and Falaj's tables: ALTER DATABASE NAME OWNER TO USER."
 	)
 	var lite sqlite3.Error
@@ -98,7 +98,7 @@ func kindOf(err error) (fault.Kind, string) {
 	var connect *pgconn.ConnectError
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return fault.Timeout, again
+		return fault.Timeout, retry
 	case errors.Is(err, context.Canceled):
 		return fault.Unavailable, "The caller canceled before the write began."
 	case IsUnique(err):

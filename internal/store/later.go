@@ -9,9 +9,9 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// Most of what a small transaction costs on PostgreSQL is waiting for answers. Those of
-// statements that only write say nothing: they are kept and sent with the next one
-// whose answer is asked for, the last with the commit.
+// Most of the cost of a small transaction on PostgreSQL is its round trips. Statements that
+// only write need no answer: they are kept and sent with the next statement that needs one,
+// the last with the commit.
 
 // maxKept bounds the bytes of statements that are kept.
 const maxKept = 1 << 20
@@ -21,9 +21,9 @@ type (
 	sendKey  struct{}
 )
 
-// Later marks a statement of a write transaction, without parameters of its own, whose
-// result nobody looks at: PostgreSQL may get it later, before the next one that is not
-// marked, and its error is that one's or the commit's.
+// Later marks a statement of a write transaction that has no parameters of its own and no result that
+// the caller reads. On PostgreSQL it may be sent later, before the next statement that is not
+// marked; that statement or the commit then returns its error.
 func Later(ctx context.Context) context.Context { return context.WithValue(ctx, laterKey{}, true) }
 
 // laterConnector makes connections that keep such statements.

@@ -60,7 +60,7 @@ func (l *Lease) Renew(ctx context.Context) error { return l.set(ctx, l.db.engine
 func (l *Lease) Release(ctx context.Context) error {
 	err := l.set(ctx, `0 * ?`)
 	if fault.Is(err, fault.Conflict) {
-		return nil // somebody else's already
+		return nil // another owner has it already
 	}
 	return err
 }

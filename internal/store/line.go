@@ -116,8 +116,8 @@ type Lookup[T any] struct {
 	Key  func(T) string
 }
 
-// Find reads those objects after a key of which may says that they may be what is looked
-// for, limit at most. It inspects at most 2,000 lines.
+// Find reads the objects after a key for whose lines may reports a possible match, limit at
+// most. It inspects at most 2,000 lines.
 func Find[T any](ctx context.Context, db *DB, l Lookup[T], after string, limit int, may func(Line) (bool, error)) (found Found[T], err error) {
 	var lines []Line
 	err = db.View(ctx, func(ctx context.Context, tx *Tx) error {

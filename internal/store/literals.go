@@ -12,8 +12,8 @@ import (
 // transaction costs. lift takes the values out again. What is left is the same for
 // every call of a line of code, and the driver keeps it prepared.
 
-// Bounds of what is lifted: statements of many values are lists, whose lengths are never
-// the same twice. Texts is one value, however long.
+// Bounds of what is lifted: statements with many values contain lists, and their lengths
+// differ each time. Texts is one value, however long.
 const (
 	maxLifted   = 64 << 10
 	maxLiterals = 64

@@ -7,16 +7,15 @@ import (
 	"github.com/uptrace/bun"
 )
 
-// Mention is a place that may name something: a column of texts, with who says them.
+// Mention is a column of texts that may contain a word, with the object that each text belongs to.
 type Mention struct {
 	Table  string // or a query in brackets; it has a column project
 	Column string
-	By     string // SQL expression of who says it, such as 'job ' || id
+	By     string // SQL expression of that object, such as 'job ' || id
 }
 
-// Mentions gives each the texts of a column that have a word in them, of a
-// project's rows, and who says them. It reads the whole table; capital letters are
-// those of the database.
+// Mentions calls each with the texts of a column, in a project's rows, that contain a word, and with
+// the object of each. It reads the whole table. Case is compared as the database does.
 func Mentions(ctx context.Context, tx *Tx, m Mention, project, word string, each func(by, text string)) error {
 	rows, err := tx.NewSelect().TableExpr(m.Table+" AS t").ColumnExpr(m.By).Column(m.Column).Where("project = ?", project).
 		Where("? LIKE ? ESCAPE '!'", bun.Ident(m.Column), "%"+like(word)+"%").Rows(ctx)

@@ -23,7 +23,7 @@ const (
 // Once makes a request with an idempotency key take effect at most once within
 // 24 hours. The first Update under its context claims the key in the same
 // transaction, so the claim is there exactly if the effect is; Keep then stores
-// the answer for those who repeat the request.
+// the answer for repetitions of the request.
 type Once struct {
 	db         *DB
 	scope, key string
@@ -45,8 +45,8 @@ func onceFrom(ctx context.Context, db *DB) *Once {
 }
 
 // Once begins a request. scope holds the keys of one caller apart from those of
-// another (principal and project); request is what makes it the same request, of which
-// a digest is kept: the caller digests guessable data under a key. When Replayed is set, the caller answers with what it
+// another (principal and project). request is what two equal requests have in common. Only its
+// digest is stored; guessable data in it must be digested under a key by the caller. When Replayed is set, the caller answers with what it
 // returns; otherwise it acts under the returned context and calls Keep.
 //
 // Errors: fault.Invalid for a key that is empty or over 255 bytes;

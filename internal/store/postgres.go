@@ -33,7 +33,7 @@ const (
 	maxTxTime   = time.Minute // of one attempt: an open transaction holds back every reader of a stream
 	firstPause  = 2 * time.Millisecond
 	maxPause    = 250 * time.Millisecond
-	migrateLock = 0x66616c616a // advisory lock of whoever migrates
+	migrateLock = 0x66616c616a // advisory lock of migrations
 )
 
 // connectTime bounds a connection's beginning where the URL does not (connect_timeout).
@@ -80,11 +80,11 @@ func unverified(cfg *pgx.ConnConfig) bool {
 	return cfg.TLSConfig != nil && cfg.TLSConfig.InsecureSkipVerify && cfg.TLSConfig.VerifyPeerCertificate == nil && !onThisMachine(cfg.Host)
 }
 
-// renewed is what of a new connection may have changed since the server started: the
-// password, and the files of TLS.
+// renewed sets, for a new connection, what may have changed since the server started: the
+// password, and the TLS files.
 func renewed(rawURL string, password func() string) func(context.Context, *pgx.ConnConfig) error {
 	return func(_ context.Context, c *pgx.ConnConfig) error {
-		if fresh, err := parsePostgres(rawURL); err == nil { // else the former goes on
+		if fresh, err := parsePostgres(rawURL); err == nil { // otherwise the former settings stay
 			c.TLSConfig, c.Fallbacks = fresh.TLSConfig, fresh.Fallbacks
 			c.Password = fresh.Password // as of .pgpass
 		}
@@ -200,8 +200,8 @@ func ask(ctx context.Context, db *sql.DB) (is PostgreSQL, err error) {
 	return is, err
 }
 
-// usable refuses a database that cannot keep the promises, sorts otherwise than SQLite
-// does, or lets nobody make tables.
+// usable refuses a database that cannot give the store's guarantees, that sorts differently from
+// SQLite, or in which this user cannot create tables.
 func (is PostgreSQL) usable() error {
 	const create = "Create the database with: createdb --template=template0 --encoding=UTF8 --locale=C --owner=USER NAME"
 	switch {
@@ -346,8 +346,8 @@ func (p *postgresDB) glance(ctx context.Context, fn func(ctx context.Context, db
 
 func (p *postgresDB) outage() error { return p.pulse.outage() }
 
-// inDoubt reports whether a commit with this error may have taken place. A refusal says that
-// it did not, but for those of a connection that is lost, which a pooler makes, and 40003
+// inDoubt reports whether a commit with this error may have taken effect. An error from the server
+// says that it did not, except the errors with which a pooler reports a lost connection, and 40003
 // (statement_completion_unknown).
 func inDoubt(err error) bool {
 	if err == nil || errors.Is(err, pgx.ErrTxCommitRollback) {
@@ -357,7 +357,7 @@ func inDoubt(err error) bool {
 	return !ok || lostConnection(err) || refused.Code == "40003"
 }
 
-// inDoubtError is of a commit whose answer was lost.
+// inDoubtError is the error of a commit without an answer.
 type inDoubtError struct{ error }
 
 func (e inDoubtError) Unwrap() error { return e.error }
@@ -456,16 +456,16 @@ func (p *postgresDB) scrub(ctx context.Context, tables []string) error {
 	return nil
 }
 
-// unseen waits until no snapshot is older than this call: PostgreSQL would keep
-// for it what was deleted. Those of other users it sees if ours has the role
+// unseen waits until no snapshot is older than this call, because PostgreSQL keeps deleted rows
+// for older snapshots. It sees snapshots of other users only if its own user has the role
 // pg_read_all_stats.
 func (p *postgresDB) unseen(ctx context.Context) error {
 	var now string
 	if err := p.writes.DB.QueryRowContext(ctx, `SELECT pg_current_xact_id()::xid::text`).Scan(&now); err != nil {
 		return err
 	}
-	again := time.NewTicker(50 * time.Millisecond)
-	defer again.Stop()
+	poll := time.NewTicker(50 * time.Millisecond)
+	defer poll.Stop()
 	for {
 		var seen bool
 		if err := p.reads.DB.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM pg_stat_activity
@@ -476,7 +476,7 @@ func (p *postgresDB) unseen(ctx context.Context) error {
 			return nil
 		}
 		select {
-		case <-again.C:
+		case <-poll.C:
 		case <-ctx.Done():
 			return errors.New("a read is in progress")
 		}

@@ -21,8 +21,8 @@ const (
 
 // So a transaction that begins before an outage ends within beatEvery + maxOutage.
 
-// errAway is the error of everything that an outage stopped. It names no address: callers
-// are told it.
+// errAway is the error of everything that an outage stopped. It names no address, because callers
+// see it.
 var errAway = fault.New(fault.Unavailable, "the database is unavailable").
 	WithHint("Try again when PostgreSQL is running; the server's log has details.").WithRetry(2 * time.Second)
 
@@ -33,20 +33,20 @@ func away(cause error) error {
 	return &e
 }
 
-// Grace is how long after it was read what others keep in memory stands in for the
-// database, while that is away.
+// Grace is how long data that was read from the database may be served from memory while the
+// database is unavailable.
 const Grace = 15 * time.Minute
 
-// Bridges reports whether something that was read at a time stands in for the database
-// now: because that is away, and it is not long ago. So what answers requests goes on from
-// memory, with tokens, roles and keys as they were.
+// Bridges reports whether data that was read at a time may be served from memory now: the database
+// is unavailable, and the read is less than Grace ago. So requests are still answered, with the
+// tokens, roles and keys of that time.
 func (db *DB) Bridges(read time.Time) bool {
 	return db.Outage() != nil && time.Since(read) < Grace
 }
 
-// pulse asks the server again and again whether it is there, on a connection of its own:
-// a transaction that takes long is not one that hangs. An outage ends all that is under
-// way, because a connection to a process that has stopped stays silent for ever.
+// pulse pings the server regularly on a connection of its own, so that a slow transaction is not
+// taken for a server that hangs. An outage ends everything in progress, because a connection to a
+// stopped process stays silent for ever.
 type pulse struct {
 	ping func(ctx context.Context) error
 	log  *slog.Logger
@@ -54,7 +54,7 @@ type pulse struct {
 	soon chan struct{} // asks for a beat now
 
 	mu    sync.Mutex
-	since time.Time          // the beginning of the outage; zero while there is none
+	since time.Time          // the beginning of the outage; zero without one
 	alive context.Context    //nolint:containedctx // ends with the next outage; replaced by one that is alive
 	lost  context.CancelFunc // of alive
 	back  chan struct{}      // closed at the end of the outage
@@ -142,9 +142,9 @@ func (p *pulse) during(ctx context.Context) (context.Context, error) {
 	}
 }
 
-// through runs f, whose context ends with an outage, and runs it again when the
-// connection was lost before anything could have been committed: then the server may be
-// restarting. Error: errAway, when it does not come back in time.
+// through runs f under a context that ends with an outage. It runs f again if the connection was
+// lost before anything could have been committed, because the server may be
+// restarting. Error: errAway, if the server is not available again in time.
 func (p *pulse) through(ctx context.Context, f func(ctx context.Context) error) error {
 	began := p.now()
 	for {

@@ -15,15 +15,15 @@ import (
 // Snapshot is the database as it was at one moment. Close it: until then the log of
 // the database only grows, and no scrub ends.
 type Snapshot struct {
-	// Sequence is that of the last entry of the streams.
+	// Sequence is the position of the last entry of the streams.
 	Sequence Position
 	conn     *sqlite3.SQLiteConn // in a read transaction
 }
 
 // Snapshot takes one, for a backup of a database that is in use. note runs in a write
-// transaction that is not in the snapshot, and commits only when it was taken; still
-// runs while everybody else waits for their turn to write, so that what it looks at is
-// of the snapshot's moment. Error: fault.Unsupported on PostgreSQL, which has its own
+// transaction that is not in the snapshot, and commits only if the snapshot was taken. still
+// runs while all other writes wait, so that it sees the state at the moment of the
+// snapshot. Error: fault.Unsupported on PostgreSQL, which has its own
 // tools for that.
 func (db *DB) Snapshot(ctx context.Context, note func(ctx context.Context, tx *Tx) error, still func(ctx context.Context, sequence Position) error) (s *Snapshot, err error) {
 	lite, ok := db.engine.(*sqliteDB)
@@ -87,7 +87,7 @@ func (s *Snapshot) watermark(ctx context.Context) (p Position, err error) {
 	return p, nil
 }
 
-// stepPages are copied between two looks at the context: 16 MiB.
+// stepPages are copied between two checks of the context: 16 MiB.
 const stepPages = 4096
 
 // CopyTo writes the database into a file, which is made. It is not synced.

@@ -25,8 +25,8 @@ import (
 )
 
 // Bounds of one group: the closures that share a COMMIT, and so a sync. A group
-// ends at either bound or when nobody waits, so its first closure is not kept
-// waiting by those that come after.
+// ends at either bound or when no closure is waiting, so that later closures do not delay
+// its first one.
 const (
 	maxGroup     = 512
 	maxGroupTime = 25 * time.Millisecond
@@ -53,7 +53,7 @@ type sqliteDB struct {
 	queue  *queue[*turn]
 	writes *bun.DB
 	reads  *bun.DB
-	holder atomic.Pointer[string] // lane whose closure runs, for the message of those who waited in vain
+	holder atomic.Pointer[string] // lane of the running closure, for the message of a wait that timed out
 	done   chan struct{}          // closed when the writer has ended
 	// unscrubbed says that the log of before could not be cut while it was opened.
 	unscrubbed bool
@@ -236,7 +236,7 @@ func (s *sqliteDB) await(ctx context.Context, t *turn) (bun.Tx, bool, error) {
 	case <-ctx.Done():
 		err = ctx.Err()
 	case <-timeout.C:
-		err = s.stuck()
+		err = s.writeLockTimeout()
 	}
 	if s.queue.remove(t.lane, t) {
 		return bun.Tx{}, false, err
@@ -247,7 +247,8 @@ func (s *sqliteDB) await(ctx context.Context, t *turn) (bun.Tx, bool, error) {
 	return bun.Tx{}, false, err
 }
 
-func (s *sqliteDB) stuck() error {
+// writeLockTimeout is the error of a wait for the write lock; it names the project that holds it.
+func (s *sqliteDB) writeLockTimeout() error {
 	who := "the disk"
 	if p := s.holder.Load(); p != nil {
 		who = fmt.Sprintf("a write of project %q", *p)
@@ -358,7 +359,7 @@ func (s *sqliteDB) run(ctx context.Context, tx bun.Tx, t *turn) (verdict, error)
 	return v, err
 }
 
-// refuse answers t and all who wait with an error from opening the transaction.
+// refuse answers t and all waiting turns with an error from opening the transaction.
 func (s *sqliteDB) refuse(t *turn, err error) {
 	err = fault.Wrap(classify(err), "begin")
 	for ok := true; ok; t, ok = s.queue.pop() {
@@ -450,8 +451,8 @@ func (s *sqliteDB) truncate(ctx context.Context) (busy bool, err error) {
 	}
 	var frames, done int
 	err = conn.QueryRowContext(ctx, `PRAGMA wal_checkpoint(TRUNCATE)`).Scan(&busy, &frames, &done)
-	_, again := conn.ExecContext(ctx, `PRAGMA busy_timeout = `+busyTimeout)
-	return busy, errors.Join(err, again)
+	_, resetErr := conn.ExecContext(ctx, `PRAGMA busy_timeout = `+busyTimeout)
+	return busy, errors.Join(err, resetErr)
 }
 
 const sqliteWatermark = `SELECT COALESCE(MAX(seq), 0) FROM sqlite_sequence WHERE name = 'store_stream'`
@@ -505,7 +506,7 @@ func (w *sqliteWriter) Connect(ctx context.Context) (driver.Conn, error) {
 // sqliteConn is the writer's connection. It keeps one closure from harming the
 // others of its group: a cancelled context does not interrupt a statement
 // (SQLite would undo the whole transaction), and after SQLite undid the
-// transaction by itself (disk full, I/O error) no statement runs outside it.
+// transaction automatically (disk full, I/O error) no statement runs outside it.
 //
 // After a statement failed, the others fail too until the savepoint before it is
 // rolled back. SQLite does not ask for that, but PostgreSQL does, and a closure

@@ -67,8 +67,8 @@ type Config struct {
 	Password func() string
 	// Migrations are applied in order, each set under its own version table.
 	Migrations []Migrations
-	// Upgrading is told before the schema of a database that an older version wrote changes;
-	// its error leaves the database as it is. Nil for none.
+	// Upgrading is called before the schema of a database of an older version is changed; if it
+	// returns an error, the database is not changed. Nil for none.
 	Upgrading func(Upgrade) error
 	// Upgraded is called after each step of an upgrade with the number of finished steps. Nil
 	// for none.
@@ -120,8 +120,8 @@ type engine interface {
 	// position; below is the condition that keeps a reader under the watermark.
 	entryTx() (expr string)
 	below() (where string)
-	// past is the condition for an entry after a position, whose tx and seq are
-	// its two arguments.
+	// past is the condition for an entry after a position; its two arguments are the
+	// position's tx and seq.
 	past() (where string)
 	// watermark is the position below or at which nothing can appear any more.
 	watermark(ctx context.Context) (Position, error)
@@ -172,12 +172,12 @@ func (db *DB) inside(ctx context.Context) *Tx {
 }
 
 // Update runs fn in a write transaction and returns when it is durable. lane is
-// the project (or "" for the system) whose turn it is in the fair write queue.
+// the project (or "" for the system) in the fair write queue.
 //
 // Errors: fn's own; fault.Exhausted when the lane has too many writes waiting or
 // the disk is full; fault.Unavailable when the whole queue is full, did not move
 // for half a minute, or the database is away; ctx's while waiting for the turn.
-// A panic in fn undoes fn and goes on in the caller.
+// A panic in fn rolls fn back and continues in the caller.
 func (db *DB) Update(ctx context.Context, lane string, fn func(ctx context.Context, tx *Tx) error) error {
 	if tx := db.inside(ctx); tx != nil && tx.writable {
 		return fault.New(fault.Internal, "store: Update inside Update; pass the transaction on instead")
@@ -232,8 +232,8 @@ func (db *DB) scrub(ctx context.Context, tables []string) error {
 		WithHint("Long reads may be in progress. The server retries, also after a restart.")
 }
 
-// later is what goes on in the background until Close: one scrub, for all who
-// asked.
+// later is the background work until Close: one scrub, shared by all
+// callers.
 type later struct {
 	sync.Mutex
 	sync.WaitGroup
@@ -308,9 +308,8 @@ func (db *DB) View(ctx context.Context, fn func(ctx context.Context, tx *Tx) err
 	}))
 }
 
-// Glance is View for a closure of one statement, to which PostgreSQL answers without
-// being told of a transaction's beginning and end. Like a View it sees every write
-// acknowledged before.
+// Glance is View for a closure of one statement. On PostgreSQL it runs without BEGIN and COMMIT,
+// in one round trip. Like a View it sees every write acknowledged before.
 func (db *DB) Glance(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
 	if tx := db.inside(ctx); tx != nil {
 		return fn(ctx, tx)

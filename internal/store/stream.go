@@ -146,8 +146,8 @@ func (db *DB) Watermark(ctx context.Context) (Position, error) {
 	return p, classify(err)
 }
 
-// Newest is the position of a stream's newest committed entry, also of one that ReadStream
-// does not give yet because a transaction runs that is older; zero when there is none.
+// Newest is the position of a stream's newest committed entry; zero if the stream is empty. It may be an
+// entry that ReadStream does not return yet, because an older transaction still runs.
 func (db *DB) Newest(ctx context.Context, stream string) (p Position, err error) {
 	err = db.engine.glance(ctx, func(ctx context.Context, from bun.IDB) error {
 		return from.NewRaw(`SELECT tx, seq FROM store_stream WHERE stream = ? ORDER BY tx DESC, seq DESC LIMIT 1`, stream).Scan(ctx, &p.Tx, &p.Seq)
@@ -164,8 +164,8 @@ func (db *DB) Newest(ctx context.Context, stream string) (p Position, err error)
 func (db *DB) Changed(stream string) <-chan struct{} { return db.changes.wait(stream) }
 
 // TrimStream deletes the entries before a position, in transactions small enough
-// that others get their turn between them. Readers that are not there yet lose
-// them: the caller knows who they are.
+// that others get their turn between them. Readers behind the position lose the
+// entries; the caller must know that none needs them.
 func (db *DB) TrimStream(ctx context.Context, stream string, before Position) error {
 	before.Tx, before.Seq = min(before.Tx, math.MaxInt64), min(before.Seq, math.MaxInt64)
 	for {
@@ -215,7 +215,7 @@ func (tx *Tx) SetCursor(ctx context.Context, name string, p Position) error {
 	return fault.New(fault.Conflict, "the cursor %q is already past %s", name, p).WithHint("Another process reads with the same cursor name; read again from the cursor.")
 }
 
-// Cursors are the cursors whose names begin with a prefix.
+// Cursors returns the cursors with a prefix in their names.
 func (tx *Tx) Cursors(ctx context.Context, prefix string) (map[string]Position, error) {
 	var rows []struct {
 		Name    string

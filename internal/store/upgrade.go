@@ -252,7 +252,7 @@ func roomBeside(path string) func(*Upgrade) error {
 	}
 }
 
-// roomOf notes the size of a PostgreSQL database, whose disk is not ours to look at.
+// roomOf sets the size of a PostgreSQL database. The free space of its disk is not known here.
 func roomOf(ctx context.Context, db *sql.DB) func(*Upgrade) error {
 	return func(u *Upgrade) error {
 		return db.QueryRowContext(ctx, `SELECT pg_database_size(current_database())`).Scan(&u.Size)

@@ -40,15 +40,15 @@ const comparedRuns = 1000
 // shortRun is one that is mostly its start-up, which says nothing of the node.
 const shortRun = 10 // seconds
 
-// judgeNode compares the node on which an attempt ran with the others of its pool,
-// and tells when it is found slow, or no longer is.
-func (s *Execution) judgeNode(ctx context.Context, m Measurement) {
-	if err := s.judge(ctx, m); err != nil {
+// compareNode compares the node of an ended attempt with the other nodes of its pool, and emits an
+// event when the node becomes slow, or is no longer slow.
+func (s *Execution) compareNode(ctx context.Context, m Measurement) {
+	if err := s.compareNodeWithPeers(ctx, m); err != nil {
 		s.log.WarnContext(ctx, "comparing a node with its peers failed", slog.String("pool", string(m.Pool)), slog.Any("error", err))
 	}
 }
 
-func (s *Execution) judge(ctx context.Context, m Measurement) error {
+func (s *Execution) compareNodeWithPeers(ctx context.Context, m Measurement) error {
 	node, ok := m.Node()
 	if !ok || m.Rate == 0 || m.Unit == sizing.Runs && m.Seconds < shortRun {
 		return nil

@@ -139,9 +139,12 @@ type end struct {
 	at           time.Time // zero is now
 }
 
-// judge says how an attempt ended. saved is true when it left a checkpoint that
-// was not there before.
-func judge(j Job, a Attempt, w compute.Workload, members []engine.Member, saved bool, log diagnosis.Log) end {
+// classifyEnd says how an attempt ended. saved is true if the attempt left a new checkpoint.
+//
+// Before Falaj stops an attempt for a resize, a move, a hang or a straggler, it records that class in
+// a.Asked. If the workload was stopped (w.Stop) without such a record, or the job is cancelled (j.Stop),
+// the end is a cancellation: class Unwanted.
+func classifyEnd(j Job, a Attempt, w compute.Workload, members []engine.Member, saved bool, log diagnosis.Log) end {
 	in := diagnosis.Input{
 		Status: w.Status, Members: members, Failure: w.Failure, Hint: w.Hint, Outcome: w.Outcome(), Asked: a.Asked, Why: a.Why, Saved: saved,
 		Log: log, Memory: w.Largest().Memory, Environment: j.Spec.Environment, Job: w.Label, Denials: w.Denials,

@@ -82,7 +82,7 @@ func TestClassify(t *testing.T) {
 		"preempted":          {ended(engine.Status{Reason: engine.Preempted}), false, Preempted},
 		"lost":               {compute.Workload{State: compute.Ended, Status: engine.Status{State: engine.Lost}}, false, NodeLost},
 	} {
-		if e := judge(Job{}, Attempt{}, c.w, nil, c.saved, diagnosis.Log{}); e.class != c.want {
+		if e := classifyEnd(Job{}, Attempt{}, c.w, nil, c.saved, diagnosis.Log{}); e.class != c.want {
 			t.Errorf("%s: %s, want %s", name, e.class, c.want)
 		} else if _, ok := diagnosis.After[e.class]; !ok {
 			t.Errorf("%s has no rule", e.class)

@@ -116,7 +116,7 @@ func (s *Execution) Finish(ctx context.Context, w compute.Workload) error {
 			return err
 		}
 	}
-	e := judge(j, a, w, members, progress, log)
+	e := classifyEnd(j, a, w, members, progress, log)
 	if _, err := os.Lstat(d.prepared); e.class == Done && errors.Is(err, fs.ErrNotExist) {
 		e = end{class: NodeLost, reason: "the attempt's output is missing: the server was restored from a backup, and backups exclude attempt directories"}
 	}
@@ -220,7 +220,7 @@ func (s *Execution) Finish(ctx context.Context, w compute.Workload) error {
 	}
 
 	if ran {
-		s.judgeNode(ctx, m)
+		s.compareNode(ctx, m)
 	}
 
 	// 5. Clear its place.

@@ -90,7 +90,7 @@ func (QueueStore) DefaultQueue(ctx context.Context, tx *store.Tx, p project.Name
 	return name, nil
 }
 
-// SaveQueue inserts or replaces a queue, and what it is the default of.
+// SaveQueue inserts or replaces a queue, and the projects that it is the default of.
 func (QueueStore) SaveQueue(ctx context.Context, tx *store.Tx, q compute.Queue) error {
 	spec, err := json.Marshal(q.QueueSpec)
 	if err != nil {

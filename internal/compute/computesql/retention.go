@@ -42,7 +42,7 @@ func (WorkloadStore) DeleteWorkloads(ctx context.Context, tx *store.Tx, ids []co
 func (UsageStore) TakeUsage(ctx context.Context, tx *store.Tx, ids []compute.WorkloadID) (all []compute.Usage, err error) {
 	for chunk := range slices.Chunk(ids, atOnce) {
 		var rows []usageRow
-		// What an engine still holds stays, with what it used.
+		// A workload that an engine still holds stays, and so does its usage.
 		err := tx.NewSelect().Model(&rows).Where("workload IN (?)", bun.List(chunk)).
 			Where("NOT EXISTS (SELECT 1 FROM compute_workload w WHERE w.id = workload)").OrderExpr("workload").Scan(ctx)
 		if err != nil {

@@ -146,7 +146,7 @@ func (s *Service) Apply(ctx context.Context, r ApplyRequest) (Source, project.Ch
 	if err := s.cfg.Authorizer.Allow(ctx, dataset.ActionImport, policy.Object{Project: string(r.Project), Kind: "dataset", Name: d.Name, Owner: d.Owner}); err != nil {
 		return Source{}, "", err
 	}
-	if err := s.cfg.Datasets.Definitions.MayJudge(ctx, r.Project, d.Name); err != nil {
+	if err := s.cfg.Datasets.Definitions.MayRunExpectations(ctx, r.Project, d.Name); err != nil {
 		return Source{}, "", err
 	}
 	if r.Spec.Secret != "" {
@@ -442,7 +442,7 @@ func (s *Service) Start(ctx context.Context, p project.Name, name string, anew b
 	if err != nil {
 		return Run{}, err
 	}
-	if err := s.cfg.Datasets.Definitions.MayJudge(ctx, p, src.Spec.Dataset); err != nil {
+	if err := s.cfg.Datasets.Definitions.MayRunExpectations(ctx, p, src.Spec.Dataset); err != nil {
 		return Run{}, err
 	}
 	var run Run

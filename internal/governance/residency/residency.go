@@ -1,5 +1,5 @@
-// Package residency keeps data in its zones: labels, their inheritance, and the
-// one check at every door that opens storage, places work or deploys.
+// Package residency keeps data in its zones: labels, their inheritance, and Guard, the
+// one check of every transfer: storage that is opened, work that is placed, models that are deployed.
 package residency
 
 import (

@@ -149,7 +149,9 @@ type Transfer struct {
 	Action  string // the action that brings it there, "job.submit"
 }
 
-// Guard is the one check at every door. A refusal is fault.PermissionDenied and
+// Guard checks every transfer of data, or of a workload with data, to another zone or machine: where
+// data is imported, read or exported, where jobs and deployments are placed, where gateways and alerts send
+// it. A refusal is fault.PermissionDenied and
 // already in the audit journal when Pass returns.
 type Guard interface {
 	Pass(ctx context.Context, p Transfer) error

@@ -55,7 +55,7 @@ func (a *API) RegisterCalls(handle func(path, action string, h http.HandlerFunc)
 	desc := grpc.ServiceDesc{
 		ServiceName: service, HandlerType: (*any)(nil), Metadata: inference.File_inference_service_proto.Path(),
 		Streams: []grpc.StreamDesc{{StreamName: "ModelStreamInfer", ServerStreams: true, ClientStreams: true, Handler: func(_ any, s grpc.ServerStream) error {
-			return a.told(s.Context(), callOf(s.Context()).body.work(func() error {
+			return a.callError(s.Context(), callOf(s.Context()).body.work(func() error {
 				return recovered(func() error { return a.stream(s) })
 			}))
 		}}},
@@ -111,11 +111,11 @@ func (a *API) RegisterCalls(handle func(path, action string, h http.HandlerFunc)
 	}
 }
 
-// call is what a call of gRPC knows of its request.
+// call is the part of a gRPC call's request that its method needs.
 type call struct {
-	project  string // empty: the token is of none
+	project  string // empty: the token belongs to no project
 	routeKey string
-	again    func() error // asks whether the caller may still do this
+	recheck  func() error // authorises the caller again
 	body     *frames
 }
 
@@ -133,15 +133,15 @@ func (a *API) call(r *http.Request, action string) (call, error) {
 	if action == "" {
 		if p, err := a.Project(r); err == nil { // for ServerReady, which does without
 			c.project = p
-			c.again = func() error { return a.Gate(r, read, p) }
+			c.recheck = func() error { return a.Gate(r, read, p) }
 		}
 		return c, nil
 	}
 	if c.project, err = a.enter(r, action); err != nil {
 		return c, err
 	}
-	c.again = func() error {
-		who, err := a.Again(r)
+	c.recheck = func() error {
+		who, err := a.Reauthenticate(r)
 		if err != nil {
 			return err
 		}
@@ -203,7 +203,7 @@ func unary[Q, A any, P interface {
 				return err
 			})
 		})
-		return out, a.told(ctx, err)
+		return out, a.callError(ctx, err)
 	}}, action}
 }
 
@@ -217,8 +217,8 @@ func recovered(do func() error) (err error) {
 	return do()
 }
 
-// told is an error as callers hear it.
-func (a *API) told(ctx context.Context, err error) error {
+// callError is an error as clients of gRPC receive it.
+func (a *API) callError(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -228,7 +228,7 @@ func (a *API) told(ctx context.Context, err error) error {
 	if _, ok := status.FromError(err); ok {
 		return err // of grpc itself
 	}
-	return a.Told(ctx, err)
+	return a.EndedCall(ctx, err)
 }
 
 // calls lists them, but for the stream.
@@ -239,8 +239,8 @@ func (a *API) calls() []method {
 		}),
 		unary(a, "ServerReady", "", func(ctx context.Context, _ *inference.ServerReadyRequest) (*inference.ServerReadyResponse, error) {
 			c := callOf(ctx)
-			if c.again != nil {
-				if err := c.again(); err != nil {
+			if c.recheck != nil {
+				if err := c.recheck(); err != nil {
 					return nil, err
 				}
 			}
@@ -344,7 +344,7 @@ func (a *API) stream(s grpc.ServerStream) error {
 	for {
 		select {
 		case <-tick.C:
-			if err := c.again(); err != nil {
+			if err := c.recheck(); err != nil {
 				return err
 			}
 		case got := <-came:
@@ -389,7 +389,7 @@ func (a *API) answerOf(ctx context.Context, came *payload) *inference.ModelStrea
 	answer := &inference.ModelStreamInferResponse{InferResponse: out}
 	if err != nil {
 		// Without the stream, to whose trailer each error would add its own.
-		heard, _ := status.FromError(a.told(grpc.NewContextWithServerTransportStream(ctx, nil), err))
+		heard, _ := status.FromError(a.callError(grpc.NewContextWithServerTransportStream(ctx, nil), err))
 		answer = &inference.ModelStreamInferResponse{ErrorMessage: heard.Message(), InferResponse: &inference.ModelInferResponse{Id: m.GetId()}}
 	}
 	// Triton's mark of a request's last answer, which is its only one here.

@@ -35,7 +35,7 @@ func dialTo(t *testing.T, api *API, within func(http.Handler) http.Handler) *grp
 	t.Helper()
 	mux := http.NewServeMux()
 	api.RegisterCalls(func(path, _ string, h http.HandlerFunc) { mux.Handle("POST "+path, h) }, func(w http.ResponseWriter, r *http.Request, err error) {
-		s, _ := status.FromError(api.Told(r.Context(), err))
+		s, _ := status.FromError(api.EndedCall(r.Context(), err))
 		w.Header().Set("Content-Type", "application/grpc")
 		w.Header().Set("Grpc-Status", map[codes.Code]string{codes.Unimplemented: "12", codes.InvalidArgument: "3"}[s.Code()])
 		w.Header().Set("Grpc-Message", s.Message())

@@ -203,9 +203,9 @@ func (s *scanner) input() (t runtime.Tensor, size int64, encoded bool) {
 	case data >= 0 && size >= 0:
 		s.fail("input %q has data and binary_data_size", t.Name)
 	case data >= 0 && t.Data == nil:
-		again := scanner{buf: s.buf, pos: data}
-		again.elements(&t)
-		s.err = again.err
+		second := scanner{buf: s.buf, pos: data}
+		second.elements(&t)
+		s.err = second.err
 	}
 	if encoded && s.err == nil && size < 0 {
 		s.err = fromBase64(&t)

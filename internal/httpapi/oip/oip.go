@@ -77,10 +77,10 @@ type API struct {
 	// Permits asks whether the caller may do the action with a deployment, for what is
 	// only shown: a no is no refusal, and not recorded.
 	Permits func(ctx context.Context, action, project, name string) (bool, error)
-	// Again is who sent a request, asked anew while it goes on.
-	Again func(r *http.Request) (identity.Principal, error)
-	// Told is Ended for calls of gRPC.
-	Told func(ctx context.Context, err error) error
+	// Reauthenticate returns the principal of a request while it runs: its token may have been revoked.
+	Reauthenticate func(r *http.Request) (identity.Principal, error)
+	// EndedCall is Ended for gRPC calls.
+	EndedCall func(ctx context.Context, err error) error
 
 	streams streams
 	held    held

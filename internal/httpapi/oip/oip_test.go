@@ -173,7 +173,7 @@ func edge(t *testing.T) *API {
 			}
 			return http.StatusBadRequest
 		},
-		Told: func(ctx context.Context, err error) error {
+		EndedCall: func(ctx context.Context, err error) error {
 			_ = grpc.SetTrailer(ctx, metadata.Pairs("problem", err.Error()))
 			code := codes.InvalidArgument
 			switch fault.KindOf(err) { //nolint:exhaustive // those that happen here
@@ -188,8 +188,8 @@ func edge(t *testing.T) *API {
 			}
 			return status.Error(code, err.Error())
 		},
-		Permits: func(context.Context, string, string, string) (bool, error) { return true, nil },
-		Again:   func(*http.Request) (identity.Principal, error) { return identity.Principal{}, nil },
+		Permits:        func(context.Context, string, string, string) (bool, error) { return true, nil },
+		Reauthenticate: func(*http.Request) (identity.Principal, error) { return identity.Principal{}, nil },
 	}
 }
 

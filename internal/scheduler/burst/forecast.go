@@ -10,18 +10,17 @@ import (
 	"github.com/falaj-ml/falaj/internal/scheduler"
 )
 
-// row is a node as the forecast sees it: what is free now, and what is given back
-// when. What is free never shrinks with the time, for whoever is forecast to start
-// later takes his share from now on: nobody is forecast to pass him. A delegated
-// pool is one row.
+// row is a node in the forecast: what is free now, and what is freed when. A workload that is
+// forecast to start later takes its capacity from now on, so that no later workload is forecast to
+// overtake it. Hence free capacity never shrinks with time. A delegated pool is one row.
 type row struct {
 	name string
 	has  resource.Amount
-	free resource.Amount // less than 0 where somebody who waits will have it
+	free resource.Amount // less than 0 where a pending workload is forecast to use it
 	ends []ending        // by time
 }
 
-// ending is when a workload frees its resources. An estimate is not a promise.
+// ending is when a workload frees its resources; guess marks an estimate.
 type ending struct {
 	at     time.Time
 	amount resource.Amount
@@ -49,7 +48,7 @@ func newPool(p Pool, w World) *pool {
 	if p.Elastic != nil {
 		for _, n := range p.Elastic.Rented {
 			_, there := index[n.Name]
-			if n.Leaving || there || !n.Coming { // what is up and not among the nodes takes nothing
+			if n.Leaving || there || !n.Coming { // a rented node that runs but is not in the pool takes no work
 				continue
 			}
 			out.come(n.Name, n.Ready)
@@ -83,7 +82,7 @@ func newPool(p Pool, w World) *pool {
 	return out
 }
 
-// come adds a node that is ready at an instant.
+// come adds a node that will be ready at an instant.
 func (p *pool) come(name string, ready time.Time) {
 	e := ending{at: ready, amount: p.Elastic.Node, guess: true}
 	if p.Delegated {
@@ -100,10 +99,9 @@ func (r *row) sort() {
 	slices.SortStableFunc(r.ends, func(a, b ending) int { return a.at.Compare(b.at) })
 }
 
-// expected is when a running workload ends: when it is expected to, or by its deadline.
-// Of one without either, or that takes longer than was expected, the guess is that it
-// runs as long again as it has: half of all processes that have run for a time end
-// before they have run twice as long (Harchol-Balter and Downey, ACM TOCS 15(3), 1997:
+// expected is when a running workload ends: its expected end, or its deadline.
+// Without either, or when the expected end has passed, the guess is that it runs as long again
+// as it has run: half of all processes of a given age end before they are twice as old (Harchol-Balter and Downey, ACM TOCS 15(3), 1997:
 // a process outlives an age t with a probability of about 1/t). Zero is unknown.
 func expected(r scheduler.Running, now time.Time) (end time.Time, guess bool) {
 	if r.Leaving {
@@ -125,29 +123,28 @@ func expected(r scheduler.Running, now time.Time) (end time.Time, guess bool) {
 	return end, guess
 }
 
-// start is where and when a workload is forecast to start.
+// start is the forecast start of a workload: when, and on which rows.
 type start struct {
 	at    time.Time
 	guess bool
 	rows  []share
 }
 
-// share is what some workers have of a row.
+// share is some workers on a row.
 type share struct {
 	row, workers int
 	amount       resource.Amount
 }
 
-// vacancy is room for n workers on a row from an instant on.
+// vacancy is capacity for n workers on a row from an instant on.
 type vacancy struct {
 	row, n int
 	at     time.Time
 	guess  bool
 }
 
-// earliest is when a pool has room for some workers of a workload, of a gang with roles
-// for all of them; false when it is not known to have it ever. Nodes up to the row
-// before are looked at.
+// earliest is when so many workers of a workload fit a pool, or all workers of a gang with roles; false
+// if no such time is known. Only the rows below index before are used.
 func (p *pool) earliest(w *Work, workers, before int, now time.Time) (start, bool) {
 	if !p.whole(w, workers, 0) {
 		return start{}, false
@@ -197,10 +194,9 @@ func (p *pool) earliest(w *Work, workers, before int, now time.Time) (start, boo
 	return out, false
 }
 
-// whole reports that each of some workers of a workload, of a gang with roles each of all,
-// has room on one node when nothing else runs, with some more nodes than there are.
-// Only a delegated pool is asked: its row is the sum of its nodes, and its engine
-// splits no worker.
+// whole reports that each of so many workers, or each worker of a gang with roles, fits one node when
+// nothing else runs and the pool has more nodes. It checks delegated pools only: their row is the sum of
+// their nodes, but a worker cannot be split over nodes.
 func (p *pool) whole(w *Work, workers, more int) bool {
 	if !p.Delegated {
 		return true
@@ -224,8 +220,8 @@ func (p *pool) whole(w *Work, workers, more int) bool {
 	return true
 }
 
-// take gives a workload its forecast place: nobody behind it gets that before it has
-// ended.
+// take allocates a workload's forecast start: no later workload uses those resources before it
+// ends.
 func (p *pool) take(w *Work, s start) {
 	for _, at := range s.rows {
 		r := &p.rows[at.row]
@@ -240,7 +236,7 @@ func (p *pool) take(w *Work, s start) {
 	}
 }
 
-// price is what an hour of some workers of a workload costs on nodes that are there.
+// price is the cost of an hour of so many workers on existing nodes.
 func (p *pool) price(w *Work, workers int) float64 {
 	node := resource.Amount{}
 	switch {
@@ -252,14 +248,14 @@ func (p *pool) price(w *Work, workers int) float64 {
 	return p.PricePerHour * w.Share(node, workers)
 }
 
-// rework is how long a workload of some hours takes where one of its nodes is taken away
-// at random times, so often in an hour in all. It begins again at its last
-// checkpoint, after the start-up of another node:
+// rework is the run time of a workload, in hours, on nodes that are interrupted at random times, with
+// that many interruptions per hour in total. After each, it resumes from its last checkpoint once another
+// node has started:
 //
 //	work = M × e^(R/M) × (e^(τ/M) − 1) × duration / τ
 //
 // with M the mean time between interruptions, R the start-up and τ the time between
-// checkpoints; one that saves nothing has τ = duration. J. T. Daly, "A higher order
+// checkpoints; without checkpoints τ = duration. J. T. Daly, "A higher order
 // estimate of the optimum checkpoint interval for restart dumps", FGCS 22 (2006),
 // 303–312, with checkpoints that cost nothing.
 func rework(duration, saves, startup, interruptions float64) float64 {

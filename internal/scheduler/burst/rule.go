@@ -14,13 +14,13 @@ import (
 // option is one way for a workload to burst.
 type option struct {
 	pool  *pool
-	nodes int   // to rent; 0 is on those that are there or come
-	on    start // on nodes that are there or come
+	nodes int   // to rent; 0 uses existing and coming nodes
+	on    start // on existing and coming nodes
 	at    time.Time
-	gain  float64 // hours by which it has ended sooner
-	rent  float64 // what it costs there; not a number when its duration is unknown
-	own   float64 // what it costs where it would wait for
-	net   float64 // what is won; only where it is worth it
+	gain  float64 // hours by which it ends earlier
+	rent  float64 // its cost there; NaN if its duration is unknown
+	own   float64 // its cost in the pool for which it would wait
+	net   float64 // gain in money; set only if the option is accepted
 }
 
 // consider decides about a pending workload: steps 1 to 4.
@@ -31,7 +31,7 @@ func (d *decision) consider(w *Work) Verdict {
 		return v
 	}
 
-	// 1. When does it start on what is always there?
+	// 1. When would it start in a permanent pool?
 	var home *pool
 	var here start
 	for _, p := range d.pools {
@@ -47,9 +47,9 @@ func (d *decision) consider(w *Work) Verdict {
 		v.Why = "does not burst: " + home.Name + " has capacity for it"
 		return v
 	}
-	unknown := home == nil && d.elsewhere(w) // there will be room, at an unknown time
+	unknown := home == nil && d.elsewhere(w) // a permanent pool will fit it, at an unknown time
 
-	// 2. Where may it go, and is that worth it?
+	// 2. Which pools may take it, and which option is worth most?
 	var best *option
 	var against []string
 	for _, p := range d.pools {
@@ -59,7 +59,7 @@ func (d *decision) consider(w *Work) Verdict {
 		if !permitted(w, p) {
 			continue
 		}
-		if rentedFor(p, w) { // it was worth it when they were asked for
+		if rentedFor(p, w) { // this was decided when its nodes were rented
 			if s, ok := p.earliest(w, w.least(), p.rows0, d.Now); ok {
 				p.take(w, s)
 				d.pay(w, p.price(w, w.least())*w.Duration.Hours())
@@ -73,7 +73,7 @@ func (d *decision) consider(w *Work) Verdict {
 		}
 		for _, o := range d.options(w, p) {
 			v.Ever = v.Ever || o.nodes <= p.Elastic.Max
-			why := d.judge(w, &o, home, here, unknown)
+			why := d.evaluate(w, &o, home, here, unknown)
 			if why != "" {
 				against = append(against, why)
 				continue
@@ -98,7 +98,7 @@ func (d *decision) consider(w *Work) Verdict {
 		return v
 	}
 
-	// 4. It goes there, with all nodes that it needs.
+	// It bursts there, with all nodes that it needs.
 	p := best.pool
 	v.Pools = []string{p.Name}
 	v.Why = d.inWords(w, *best, home, here)
@@ -116,12 +116,12 @@ func (d *decision) consider(w *Work) Verdict {
 	return v
 }
 
-// permitted is step 2: whether a pool may take a workload, as the scheduler asks it. The
-// scheduler asks again before it gives a place there, and compute at the door.
+// permitted is step 2: whether a pool may take a workload, by the rules of the scheduler. The
+// scheduler checks again before it places the workload, and compute before it starts it.
 func permitted(w *Work, p *pool) bool {
 	together := w.Within != "" && max(w.MaxWorkers, w.least()) > 1
 	if p.Delegated && (together || w.PerNode > 0) || together && p.Elastic != nil {
-		return false // where the nodes will stand is not known
+		return false // the topology of nodes to rent is not known
 	}
 	if p.Alike && len(w.Roles) > 0 {
 		return false
@@ -160,8 +160,8 @@ func rentedFor(p *pool, w *Work) bool {
 	return slices.ContainsFunc(p.Elastic.Rented, func(n Node) bool { return n.For == w.ID && !n.Leaving })
 }
 
-// options are the ways for a workload to use a pool: the nodes that are there or come,
-// and with nodes that are rented for it.
+// options are the ways for a workload to use a pool: on existing and coming nodes, or also on
+// nodes that are rented for it.
 func (d *decision) options(w *Work, p *pool) []option {
 	var out []option
 	e := p.Elastic
@@ -170,7 +170,7 @@ func (d *decision) options(w *Work, p *pool) []option {
 	}
 	ready := d.Now.Add(e.Startup)
 	if len(out) > 0 && !out[0].at.After(ready) {
-		return out // nodes to come are no sooner
+		return out // rented nodes would not be ready earlier
 	}
 	if nodes := d.toRent(w, p, ready); nodes > 0 {
 		out = append(out, option{pool: p, nodes: nodes, at: ready})
@@ -178,8 +178,8 @@ func (d *decision) options(w *Work, p *pool) []option {
 	return out
 }
 
-// toRent is how many nodes a workload needs besides those that are there or come; 0 when
-// a worker has no room on one.
+// toRent is the number of nodes that a workload needs besides existing and coming ones; 0 if
+// a worker does not fit a node.
 func (d *decision) toRent(w *Work, p *pool, ready time.Time) int {
 	if len(w.Roles) > 0 {
 		return p.forRoles(w, ready)
@@ -188,7 +188,7 @@ func (d *decision) toRent(w *Work, p *pool, ready time.Time) int {
 	if each == 0 {
 		return 0
 	}
-	// Workers that have room there when new nodes are ready need none of those.
+	// Workers that fit existing nodes by the time new ones are ready need no new node.
 	there := 0
 	for n := w.least() - 1; n > 0; n-- {
 		if s, ok := p.earliest(w, n, len(p.rows), d.Now); ok && !s.at.After(ready) {
@@ -199,9 +199,9 @@ func (d *decision) toRent(w *Work, p *pool, ready time.Time) int {
 	return (w.least() - there + each - 1) / each
 }
 
-// judge is steps 3 and 4: it says why an option is not taken; empty when it is worth
-// it.
-func (d *decision) judge(w *Work, o *option, home *pool, here start, unknown bool) string {
+// evaluate is steps 3 and 4: it computes an option's gain and cost, checks the limits and the budget, and
+// says why the option is rejected; empty if it is accepted.
+func (d *decision) evaluate(w *Work, o *option, home *pool, here start, unknown bool) string {
 	e, name := o.pool.Elastic, o.pool.Name
 	if o.nodes > 0 {
 		switch room := e.Max - o.pool.rented(); {
@@ -214,7 +214,7 @@ func (d *decision) judge(w *Work, o *option, home *pool, here start, unknown boo
 	if limit, lacks := d.lacks(w); limit != "" {
 		return fmt.Sprintf("%s leaves too little: %s", limit, lacks)
 	}
-	// Hours and money. What is rented is paid whole, and what is there by share.
+	// Hours and money. A rented node is paid whole, an existing one by the share used.
 	transfer := 0.0
 	if e.GiBPerHour > 0 {
 		transfer = w.GiB / e.GiBPerHour
@@ -230,7 +230,7 @@ func (d *decision) judge(w *Work, o *option, home *pool, here start, unknown boo
 	left, budget := d.money[w.Project]
 	switch {
 	case home == nil && !unknown:
-		// Nothing else can ever take it.
+		// No permanent pool can ever take it.
 		if w.Duration == 0 {
 			o.rent = float64(o.nodes)*o.pool.PricePerHour*(wait+transfer) + moved
 		}
@@ -260,7 +260,7 @@ func (d *decision) judge(w *Work, o *option, home *pool, here start, unknown boo
 	return ""
 }
 
-// inWords says why a workload bursts.
+// inWords is the reason for which a workload bursts.
 func (d *decision) inWords(w *Work, o option, home *pool, here start) string {
 	what := "may use nodes of " + o.pool.Name
 	if o.nodes > 0 {
@@ -277,8 +277,8 @@ func (d *decision) inWords(w *Work, o option, home *pool, here start) string {
 		what, home.Name, by, at(here.at), hours(o.gain), d.cash(w.DelayCost*o.gain), d.cash(o.rent-o.own))
 }
 
-// lacks names a limit that leaves too little for a workload, beside what others were
-// promised.
+// lacks names a limit that leaves too little for a workload, after what was promised to earlier
+// workloads of this round.
 func (d *decision) lacks(w *Work) (limit, what string) {
 	for _, name := range w.Limits {
 		left, ok := d.Left[name]
@@ -303,7 +303,7 @@ func (d *decision) lacks(w *Work) (limit, what string) {
 	return "", ""
 }
 
-// pay takes what a workload will use from its limits and its budget.
+// pay deducts what a workload will use from its limits and its budget.
 func (d *decision) pay(w *Work, cost float64) {
 	for _, name := range w.Limits {
 		d.promised[name] = d.promised[name].Plus(w.Amount(w.least()))

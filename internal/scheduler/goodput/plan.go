@@ -57,9 +57,8 @@ func (p Placement) Replicas() (sum int) {
 	return sum
 }
 
-// Params are the constants of the policy: times on the scale of people and of
-// restarts. They were chosen as round numbers on the plateau of Pollux's eight
-// workloads; docs/design/simulation.md shows how much depends on them.
+// Params are the constants of the policy. They are round numbers in the range where the results on
+// Pollux's eight workloads hardly change; docs/design/simulation.md shows their influence.
 type Params struct {
 	Restart  float64 // seconds that a job loses when it gets another placement
 	Patience float64 // seconds after which a job's age counts
@@ -68,16 +67,16 @@ type Params struct {
 	Favour   float64 // of short jobs over long: the exponent of attained service
 }
 
-// Default are the constants that `goodput` has. Restart is what the simulator
-// takes from a job at each new placement.
+// Default are the constants of the policy `goodput`. Restart is the time that the simulator
+// deducts from a job at each new placement.
 var Default = Params{Restart: 30, Patience: 6 * 3600, Enough: 24 * 3600, Probe: 1200, Favour: 1.0 / 3}
 
 // option is a configuration that a job may have.
 type option struct {
 	device   int
 	replicas int     // accelerators
-	speed    float64 // goodput in terms of that of one replica
-	value    float64 // of speed, less the restart, to the plan
+	speed    float64 // goodput relative to one replica
+	value    float64 // weighted speed, less the cost of a restart
 }
 
 // bid is a job in the plan.
@@ -94,7 +93,7 @@ type pool struct {
 	most   int // accelerators of the largest node
 	free   int
 	price  float64 // of an accelerator-second, in job-seconds
-	cost   float64 // of an accelerator, in terms of the dearest pool's
+	cost   float64 // of an accelerator, relative to the most expensive pool
 }
 
 // Plan returns the placements of the jobs that run, by their ID.
@@ -173,9 +172,9 @@ func poolsOf(nodes []Node) []pool {
 	return pools
 }
 
-// options are what a job may have: within a node powers of two and all of it, and
-// then whole nodes, ever more at once, so that what is left of nodes fits together.
-// A job with speeds may have every number of which there is one.
+// options are the configurations that a job may have: within a node, powers of two and the whole
+// node; beyond, whole nodes in growing steps, so that the free parts of nodes stay usable.
+// A job with Speed may have every number of replicas with a speed.
 func (p Params) options(j *Job, pools []pool) []option {
 	var out []option
 	restart := p.Restart
@@ -184,7 +183,7 @@ func (p Params) options(j *Job, pools []pool) []option {
 	}
 	stay := max(0, j.Age-float64(j.Restarts)*restart) / (j.Age + restart)
 	now := j.Placement.Replicas()
-	one := 0.0 // goodput of one replica on the first device that is known
+	one := 0.0 // goodput of one replica on the first device with a model
 	for d, pl := range pools {
 		on, ok := j.On[pl.device]
 		if !ok {
@@ -265,26 +264,26 @@ func (b *bid) want(pools []pool) (device, replicas int, cost float64) {
 	return device, replicas, cost
 }
 
-// dearest is a price at which every job wants as little as is efficient.
+// dearest is a price at which every job demands its smallest efficient configuration.
 const dearest = 10.0
 
-// rounds are how often the price of each device follows those of the others.
+// rounds is how often the price of each device is adapted to those of the others.
 const rounds = 6
 
 // cheapest is the lowest cost of an accelerator relative to the most expensive: capacity without
 // demand is not free, because later jobs will demand it.
 const cheapest = 0.1
 
-// prices finds λ of each pool by bisection: first one for all, then, in turns, each
-// with the others as they are. Where rigid jobs want more than there is at any
-// price, no price clears; those of devices are then such that all are wanted in
-// proportion to what there is of them.
+// prices finds λ of each pool by bisection: first one λ for all pools, then, in turns, each
+// with the others fixed. Where rigid jobs demand more than the capacity at every
+// price, no price clears the market; the prices then make the demand for each device
+// proportional to its capacity.
 func prices(bids []bid, pools []pool) {
 	total := 0
 	for _, pl := range pools {
 		total += pl.free
 	}
-	// wanted is how much is, of one pool or of all.
+	// wanted is the total demand for one pool, or for all.
 	wanted := func(of int) (sum int) {
 		for i := range bids {
 			if d, r, _ := bids[i].want(pools); of < 0 || d == of {
@@ -328,7 +327,7 @@ func prices(bids []bid, pools []pool) {
 	}
 }
 
-// weigh turns speeds into what they are worth.
+// weigh sets the values of options from their speeds.
 func (p Params) weigh(bids []bid, pools []pool) {
 	var weights, wanted float64
 	for i := range bids {
@@ -360,7 +359,7 @@ func (p Params) weight(j *Job) float64 {
 
 func square(x float64) float64 { return x * x }
 
-// step is the best next step up of a bid.
+// step is the best next increase of a bid.
 type step struct {
 	gain float64 // per accelerator
 	bid  int
@@ -401,7 +400,7 @@ func allocate(bids []bid, pools []pool) {
 			if o.replicas > free || o.value <= have.value {
 				continue
 			}
-			// Another device may do with as many or fewer.
+			// On another device as many or fewer replicas may be better.
 			cost := pools[o.device].cost
 			if g := (o.value - have.value) / max(cost*float64(o.replicas)-paid, cost/2); g > best.gain {
 				best.gain, best.to, ok = g, k, true
@@ -410,7 +409,7 @@ func allocate(bids []bid, pools []pool) {
 		return best, ok
 	}
 	var queue steps
-	var rest []int // for whom nothing fits
+	var rest []int // bids without an option that fits
 	add := func(i int) {
 		if s, ok := next(i); ok {
 			heap.Push(&queue, s)
@@ -423,24 +422,24 @@ func allocate(bids []bid, pools []pool) {
 	}
 	for len(queue) > 0 {
 		s := heap.Pop(&queue).(step)
-		// What has become less since it was put there is put back.
+		// A step whose gain has shrunk since it was queued is queued again.
 		now, ok := next(s.bid)
 		if !ok || now.gain < s.gain {
 			add(s.bid)
 			continue
 		}
 		b := &bids[s.bid]
-		to, again := b.options[now.to], []int{s.bid}
+		to, affected := b.options[now.to], []int{s.bid}
 		if b.taken >= 0 {
 			from := b.options[b.taken]
 			pools[from.device].free += from.replicas
-			if from.device != to.device || from.replicas > to.replicas { // there is room again
-				again, rest = append(again, rest...), nil
+			if from.device != to.device || from.replicas > to.replicas { // capacity was freed
+				affected, rest = append(affected, rest...), nil
 			}
 		}
 		b.taken = now.to
 		pools[to.device].free -= to.replicas
-		for _, i := range again {
+		for _, i := range affected {
 			add(i)
 		}
 	}

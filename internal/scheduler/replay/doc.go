@@ -1,16 +1,15 @@
-// Package replay plays workloads on the live scheduler in virtual time: what is decided
-// is decided by scheduler.State itself, and only how long workloads run is told from
-// outside.
+// Package replay plays workloads on the live scheduler in virtual time: scheduler.State itself
+// makes all decisions, and only the run times of workloads are given.
 //
 // # Map
 //
-//   - replay.go: World, Play, and what became of each workload.
-//   - whatif.go: nodes that come and go.
-//   - result.go: figures of a play, and of two beside each other. html.go: as a page.
+//   - replay.go: World, Play, and the Fate of each workload.
+//   - whatif.go: nodes that are added and removed, and proposed workloads.
+//   - result.go: figures of one play, or of two side by side. html.go: the same as a page.
 //
 // # Guarantees
 //
-// Pure, as the scheduler is: no clock, no randomness, no I/O. Whatever happens at
-// one instant is one step. Every workload of the world has an answer: when it begins and
+// Pure, as the scheduler is: no clock, no randomness, no I/O. All events of one instant
+// are one step. Every workload of the world has an answer: when it starts and
 // ends, or why it never does.
 package replay

@@ -15,7 +15,7 @@ var pageText string
 
 var page = template.Must(template.New("page").Parse(pageText))
 
-// The size of the charts; of many workloads those are shown that end last.
+// The size of the charts. Of many workloads, those that end last are shown.
 const (
 	chartWidth = 1000
 	ganttRow   = 9
@@ -23,7 +23,7 @@ const (
 	mostRows   = 500
 )
 
-// drawing is one play on the page. It is made here of numbers only.
+// drawing is one play on the page. Its markup is made of numbers, fixed colours and escaped names.
 type drawing struct {
 	Title  string
 	Sums   Sums
@@ -34,7 +34,7 @@ type drawing struct {
 	Most   int // that wait at once
 }
 
-// WritePage writes an answer as a page that needs nothing else.
+// WritePage writes an answer as a self-contained page.
 func WritePage(w io.Writer, a Answer) error {
 	data := struct {
 		Answer
@@ -128,7 +128,7 @@ func (d drawer) draw(title string, sums Sums, of func(Row) *Forecast) drawing {
 	out.Gantt = template.HTML(b.String()) //nolint:gosec // numbers, our colours and escaped names
 	out.Most = waiting
 	slices.SortFunc(starts, func(a, b time.Time) int {
-		if a.IsZero() != b.IsZero() { // who never starts waits to the end
+		if a.IsZero() != b.IsZero() { // a workload that never starts is pending to the end
 			if a.IsZero() {
 				return 1
 			}
@@ -147,8 +147,8 @@ func (d drawer) draw(title string, sums Sums, of func(Row) *Forecast) drawing {
 	return out
 }
 
-// used draws the share of a pool's open nodes that is in use over time; more than
-// all of it, where nodes are taken away below what runs, is drawn as all.
+// used draws the used share of a pool's schedulable nodes over time. It is capped at 100 %: it would
+// exceed that where nodes with running workloads are removed.
 func (d drawer) used(pool string, of func(Row) *Forecast) template.HTML {
 	type change struct {
 		at   time.Time

@@ -11,28 +11,28 @@ import (
 	"github.com/falaj-ml/falaj/internal/scheduler"
 )
 
-// World is where a play begins.
+// World is the start of a play and what happens later.
 type World struct {
-	// Start is the first step: pools, queues, quotas, who waits and who runs.
+	// Start is the first step: pools, queues, quotas, pending and running workloads.
 	Start scheduler.Delta
-	// Later are workloads that come after Start.Now, in the order in which they do; each
-	// comes when it is submitted.
+	// Later are workloads that are submitted after Start.Now, in the order of their
+	// submission.
 	Later []scheduler.Workload
-	// Takes is how long a workload runs from when it gets its place; of one that runs at
-	// the start, from then on. Less than nothing is nothing. A workload with a time-out
-	// does not run longer.
+	// Takes is how long a workload runs from its start; for one that runs at Start.Now,
+	// from then on. A negative time counts as zero. A workload does not run longer than
+	// its time-out.
 	Takes map[scheduler.ID]time.Duration
-	// Leave is how long one that must leave for another takes to save and stop: its
-	// grace if that is shorter. It waits again for the rest of its time.
+	// Leave is how long a preempted workload takes to save and stop, at most its grace
+	// period. It is then pending again for the rest of its run time.
 	Leave time.Duration
-	// Maintenance are the windows of pools, by name. What Start says of nodes is what
-	// is so without.
+	// Maintenance are the maintenance windows by pool. Start describes the nodes as they are
+	// outside the windows.
 	Maintenance map[string]scheduler.Windows
-	// Gone are those that were told to stop before the start and do not come back.
+	// Gone are workloads that were being stopped at the start and are not restarted.
 	Gone map[scheduler.ID]bool
 }
 
-// Fate is what became of a workload.
+// Fate is the outcome of a workload.
 type Fate struct {
 	ID        scheduler.ID
 	Work      scheduler.Workload
@@ -43,7 +43,7 @@ type Fate struct {
 	Never *scheduler.Wait
 }
 
-// Span is a time at one place.
+// Span is a time in one placement.
 type Span struct {
 	From, To time.Time
 	Pool     string
@@ -59,9 +59,9 @@ func (f Fate) Start() time.Time {
 	return f.Spans[0].From
 }
 
-// Played is what a play gives.
+// Played is the result of a play.
 type Played struct {
-	Fates []Fate // of those that ran at the start, those that waited, and Later
+	Fates []Fate // of running and pending workloads at the start, and of Later
 	End   time.Time
 	Steps int
 }
@@ -76,8 +76,8 @@ type kind int
 
 const (
 	ends   kind = iota // it is done
-	leaves             // it has saved and goes back to the line
-	evicts             // some of its workers have stopped, and the others go on
+	leaves             // it has saved, and is pending again
+	evicts             // some of its workers have stopped; the others run on
 	looks              // the scheduler asked for a step
 )
 
@@ -85,7 +85,7 @@ type event struct {
 	at   time.Time
 	kind kind
 	id   scheduler.ID
-	turn int // of the work when it was foreseen; another turn makes it void
+	turn int // turn of the work when the event was scheduled; in another turn the event is void
 }
 
 type events []event
@@ -104,21 +104,21 @@ func (e *events) Pop() any {
 	return x
 }
 
-// work is a workload on its way.
+// work is a workload in a play.
 type work struct {
 	scheduler.Workload
 	fate  Fate
 	left  time.Duration
-	since time.Time // when it got its place, or the play began
+	since time.Time // when it was placed, or the play began
 	// As the scheduler knows them.
 	began, deadline time.Time
 	turn            int
 	runs            bool
-	gone            bool // it does not come back when it leaves
+	gone            bool // it is not pending again after it leaves
 	evicted         []scheduler.Eviction
 }
 
-// player is a play under way.
+// player is the state of a play.
 type player struct {
 	world World
 	works map[scheduler.ID]*work
@@ -140,11 +140,11 @@ func Play(ctx context.Context, w World) (Played, error) {
 		k.gone = w.Gone[r.ID]
 		p.begin(k, Span{From: r.Started, Pool: r.Pool, Workers: max(r.Placed, 1), Nodes: r.Nodes}, now, r.Deadline)
 		if k.evicted = slices.Clone(r.Evicted); r.Leaving {
-			p.tell(k, leaves, now)
+			p.scheduleLeave(k, leaves, now)
 		}
 		for i := range k.evicted {
 			k.evicted[i].Since = now
-			p.tell(k, evicts, now)
+			p.scheduleLeave(k, evicts, now)
 		}
 	}
 	for _, s := range slices.Concat(w.Start.Submitted, w.Later) {
@@ -159,7 +159,7 @@ func Play(ctx context.Context, w World) (Played, error) {
 		if err := ctx.Err(); err != nil {
 			return out, fault.New(fault.Unavailable, "the simulation was interrupted: %w", err)
 		}
-		// 1. What happens now.
+		// 1. Take the events of this instant.
 		for len(p.queue) > 0 && !p.queue[0].at.After(now) {
 			if p.happen(heap.Pop(&p.queue).(event), &delta) {
 				out.End = now
@@ -182,19 +182,19 @@ func Play(ctx context.Context, w World) (Played, error) {
 		for _, e := range plan.Preempt {
 			k := p.works[e.Workload]
 			k.gone = k.gone || e.Ends
-			p.tell(k, leaves, now)
+			p.scheduleLeave(k, leaves, now)
 		}
 		for _, rs := range plan.Resize {
 			k := p.works[rs.Workload]
 			for _, n := range rs.Evict {
 				k.evicted = append(k.evicted, scheduler.Eviction{Worker: n, Since: now, For: rs.For})
 			}
-			p.tell(k, evicts, now)
+			p.scheduleLeave(k, evicts, now)
 		}
 		if plan.Wake.After(now) {
 			heap.Push(&p.queue, event{at: plan.Wake, kind: looks})
 		}
-		// 3. When next?
+		// 3. Find the next instant.
 		delta = scheduler.Delta{}
 		for len(p.queue) > 0 && p.void(p.queue[0]) {
 			heap.Pop(&p.queue)
@@ -220,7 +220,7 @@ func (p *player) add(w scheduler.Workload) *work {
 	return k
 }
 
-// maintain gives the pools as they are at a time.
+// maintain returns the pools at a time, with their maintenance.
 func (p *player) maintain(now time.Time) []scheduler.Pool {
 	p.next = time.Time{}
 	pools := slices.Clone(p.world.Start.Pools)
@@ -245,7 +245,7 @@ func (p *player) maintain(now time.Time) []scheduler.Pool {
 	return pools
 }
 
-// begin gives a workload its place, and foresees its end.
+// begin starts a workload in a placement, and schedules its end.
 func (p *player) begin(k *work, at Span, now, deadline time.Time) {
 	k.runs, k.since, k.began, k.evicted = true, now, at.From, nil
 	k.turn++
@@ -266,12 +266,12 @@ func (p *player) begin(k *work, at Span, now, deadline time.Time) {
 	heap.Push(&p.queue, event{end, ends, k.ID, k.turn})
 }
 
-// tell has a workload save and leave, or some of its workers stop.
-func (p *player) tell(k *work, what kind, now time.Time) {
+// scheduleLeave schedules that a workload has saved and left, or that some of its workers have stopped.
+func (p *player) scheduleLeave(k *work, what kind, now time.Time) {
 	heap.Push(&p.queue, event{now.Add(p.takes(k)), what, k.ID, k.turn})
 }
 
-// takes is how long that takes.
+// takes is how long a workload takes to save and stop.
 func (p *player) takes(k *work) time.Duration {
 	if k.Grace > 0 {
 		return min(p.world.Leave, k.Grace)
@@ -284,7 +284,7 @@ func (p *player) void(e event) bool {
 	return e.kind != looks && (!k.runs || k.turn != e.turn)
 }
 
-// happen takes in an event, and says whether a workload ended.
+// happen applies an event, and reports whether a workload ended.
 func (p *player) happen(e event, delta *scheduler.Delta) bool {
 	if p.void(e) || e.kind == looks {
 		return false
@@ -310,7 +310,7 @@ func (p *player) happen(e event, delta *scheduler.Delta) bool {
 	return false
 }
 
-// stop has those workers of a workload stopped by now that were told in time.
+// stop removes the evicted workers of a workload that have stopped by now.
 func (p *player) stop(k *work, now time.Time, delta *scheduler.Delta) {
 	last := &k.fate.Spans[len(k.fate.Spans)-1]
 	next := Span{From: now, Pool: last.Pool}
@@ -321,16 +321,16 @@ func (p *player) stop(k *work, now time.Time, delta *scheduler.Delta) {
 			continue
 		}
 		if i >= 0 {
-			told := k.evicted[i]
-			told.Worker = next.Workers
-			rest = append(rest, told)
+			evicted := k.evicted[i]
+			evicted.Worker = next.Workers
+			rest = append(rest, evicted)
 		}
 		if n < len(last.Nodes) {
 			next.Nodes = append(next.Nodes, last.Nodes[n])
 		}
 		next.Workers++
 	}
-	if next.Workers == last.Workers { // with others already
+	if next.Workers == last.Workers { // the workers were removed by an earlier event
 		return
 	}
 	last.To, k.evicted = now, rest
@@ -339,7 +339,7 @@ func (p *player) stop(k *work, now time.Time, delta *scheduler.Delta) {
 	delta.Started = append(delta.Started, r)
 }
 
-// done gives the answers.
+// done returns the result.
 func (p *player) done(out Played) Played {
 	for _, k := range p.order {
 		if k.fate.End.IsZero() {

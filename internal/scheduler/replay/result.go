@@ -7,7 +7,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/scheduler"
 )
 
-// Answer is what becomes of everything as things are, and with changes.
+// Answer is the forecast of all workloads, as the cluster is and with changes.
 type Answer struct {
 	At      time.Time `json:"at"`
 	Policy  string    `json:"policy"`
@@ -21,29 +21,29 @@ type Answer struct {
 // Row is one workload.
 type Row struct {
 	About
-	Now    *Forecast `json:"now,omitempty"` // nil of one that is only in the what-if
+	Now    *Forecast `json:"now,omitempty"` // nil for a workload that is only in the what-if
 	WhatIf *Forecast `json:"what_if,omitempty"`
-	// Later is by how much later it ends in the what-if; nil where it does not end in both.
+	// Later is the delay of its end in the what-if; nil unless it ends in both.
 	Later *float64 `json:"later_s,omitempty"`
 }
 
-// Forecast is what becomes of a workload.
+// Forecast is the outcome of a workload in a play.
 type Forecast struct {
 	Pool      string    `json:"pool,omitempty"`
 	Workers   int       `json:"workers,omitempty"`
-	Start     time.Time `json:"start,omitzero"` // first; of one that runs, when it began
+	Start     time.Time `json:"start,omitzero"` // first start; for a running workload, in the past
 	End       time.Time `json:"end,omitzero"`
 	Wait      float64   `json:"wait_s"` // from the snapshot to the start
 	Preempted int       `json:"preempted,omitempty"`
 	Never     []string  `json:"never,omitempty"` // why not
 
 	spans  []Span
-	shares []float64 // of its pool's open nodes, of each span
+	shares []float64 // by span: the share of its pool's schedulable nodes
 }
 
 // Sums are the figures of a play.
 type Sums struct {
-	MeanWait float64   `json:"mean_wait_s"` // of those that waited at the snapshot and start
+	MeanWait float64   `json:"mean_wait_s"` // of workloads that were pending at the snapshot and start
 	LastEnd  time.Time `json:"last_end,omitzero"`
 	Ended    int       `json:"ended"`
 	Never    int       `json:"never"`
@@ -51,14 +51,14 @@ type Sums struct {
 	Pools    []Use     `json:"pools"`
 }
 
-// Use is what is used of a pool, from the snapshot to the last end of all plays.
+// Use is the use of a pool, from the snapshot to the last end of all plays.
 type Use struct {
 	Pool        string  `json:"pool"`
-	Nodes       int     `json:"nodes"` // that are open
+	Nodes       int     `json:"nodes"` // schedulable ones
 	Utilisation float64 `json:"utilisation"`
 }
 
-// Answers puts one play, and perhaps another beside it, in words and figures.
+// Answers returns the figures and texts of a play, and of a what-if if given.
 func Answers(now World, played Played, changed World, whatif *Played, about []About) Answer {
 	a := Answer{At: now.Start.Now, Jobs: make([]Row, 0, len(about))}
 	until := played.End
@@ -114,7 +114,7 @@ func (f Fate) forecast(w World) *Forecast {
 	return out
 }
 
-// share is of how many whole nodes a span has the use.
+// share is the number of nodes that a span uses, as a fraction of whole nodes.
 func (f Fate) share(s Span, p *scheduler.Pool) float64 {
 	if len(p.Nodes) == 0 {
 		return 0
@@ -122,7 +122,7 @@ func (f Fate) share(s Span, p *scheduler.Pool) float64 {
 	return f.Work.Share(p.Nodes[0].Amount, s.Workers)
 }
 
-// open is how many nodes of a pool take work.
+// open is the number of schedulable nodes of a pool.
 func open(p *scheduler.Pool) (n int) {
 	for _, node := range p.Nodes {
 		if node.Closed == "" {

@@ -8,24 +8,24 @@ import (
 	"github.com/falaj-ml/falaj/internal/scheduler"
 )
 
-// Snapshot is a live scheduler's world as a server tells it.
+// Snapshot is the state of a live scheduler, as the server's API returns it.
 type Snapshot struct {
 	At    time.Time `json:"at"`
 	Works []About   `json:"works" doc:"Running and pending workloads"`
-	// Maintenance of pools. Their nodes are as without it.
+	// Maintenance windows by pool. Nodes are described as outside them.
 	Maintenance map[string]scheduler.Windows `json:"maintenance,omitempty" doc:"Maintenance windows by pool"`
-	// Scheduler is a scheduler.Delta. It is not part of what the API promises.
+	// Scheduler is a scheduler.Delta. It is not a stable part of the API.
 	Scheduler any `json:"scheduler" doc:"State of the scheduler, for falaj simulate of the same version; its fields may change"`
 }
 
-// Proposal is a workload that is not submitted.
+// Proposal is a workload that has not been submitted.
 type Proposal struct {
 	About About `json:"about"`
-	// Work is a scheduler.Workload. It is not part of what the API promises.
+	// Work is a scheduler.Workload. It is not a stable part of the API.
 	Work any `json:"work" doc:"Workload as the scheduler sees it, for falaj simulate of the same version; its fields may change"`
 }
 
-// About is what is told of a workload beside what the scheduler knows.
+// About describes a workload beyond what the scheduler knows.
 type About struct {
 	ID      scheduler.ID `json:"id" doc:"Identifier of the workload"`
 	Label   string       `json:"label"`
@@ -33,34 +33,34 @@ type About struct {
 	Queue   string       `json:"queue,omitempty"`
 	Kind    string       `json:"kind,omitempty" doc:"job, build, query or replica"`
 	State   string       `json:"state" doc:"running, waiting or leaving"`
-	// Left is nil where nothing is known but perhaps a time-out.
+	// Left is nil if at most a time-out is known.
 	Left  *float64 `json:"left_s,omitempty" doc:"Estimated remaining run time in seconds; for a pending workload, from its start"`
 	Basis Basis    `json:"basis,omitempty" doc:"Basis of the estimate: pace, history or expected"`
 	Gone  bool     `json:"gone,omitempty" doc:"Stopping for good: the workload is not retried"`
 }
 
-// Basis is from what it is known how long a workload still runs.
+// Basis is the source of an estimated remaining run time.
 type Basis string
 
 // The bases, the best first.
 const (
-	Pace     Basis = "pace"     // its steps left over its steps a second
-	History  Basis = "history"  // the median of the last of its name that succeeded
-	Expected Basis = "expected" // what its owner says
-	Timeout  Basis = "timeout"  // it is stopped by then at the latest
+	Pace     Basis = "pace"     // remaining steps divided by steps per second
+	History  Basis = "history"  // median of the last successful runs with its name
+	Expected Basis = "expected" // stated by its owner
+	Timeout  Basis = "timeout"  // its time-out: an upper bound
 	Assumed  Basis = "assumed"  // nothing is known
 )
 
-// Assumptions are what a play takes for granted.
+// Assumptions fill in what is not known for a play.
 type Assumptions struct {
-	// Takes is how long a workload runs of which nothing is known. Over is that it also
-	// wins over time-outs, which are often generous.
+	// Takes is the run time of workloads with an unknown one. With Over it also replaces
+	// time-outs, which are often generous.
 	Takes time.Duration
 	Over  bool
 	Leave time.Duration // see World
 }
 
-// Read decodes what a server told.
+// Read decodes a server's snapshot.
 func Read(b []byte) (Snapshot, scheduler.Delta, error) {
 	var s struct {
 		Snapshot
@@ -77,7 +77,7 @@ func Read(b []byte) (Snapshot, scheduler.Delta, error) {
 	return s.Snapshot, s.Scheduler, nil
 }
 
-// ReadProposal decodes a workload that is not submitted.
+// ReadProposal decodes a workload that has not been submitted.
 func ReadProposal(b []byte) (About, scheduler.Workload, error) {
 	var p struct {
 		About About              `json:"about"`
@@ -90,7 +90,7 @@ func ReadProposal(b []byte) (About, scheduler.Workload, error) {
 	return p.About, p.Work, nil
 }
 
-// World is what is played, and About of each workload with what was assumed filled in.
+// World returns the world to play, and the About of each workload with the assumptions filled in.
 func (s Snapshot) World(start scheduler.Delta, a Assumptions) (World, []About) {
 	w := World{Start: start, Maintenance: s.Maintenance, Takes: map[scheduler.ID]time.Duration{}, Leave: a.Leave, Gone: map[scheduler.ID]bool{}}
 	about := make(map[scheduler.ID]About, len(s.Works))
@@ -135,7 +135,7 @@ func seconds(s float64) time.Duration {
 	return time.Duration(min(s, horizon.Seconds()) * float64(time.Second))
 }
 
-// fill says how long a workload that ran for a while still runs.
+// fill sets the remaining run time of a workload that has run for a while.
 func (a Assumptions) fill(x About, w scheduler.Workload, ran time.Duration) About {
 	x.ID, x.Label, x.Project, x.Queue = w.ID, w.Label, w.Project, w.Queue
 	if x.Label == "" {

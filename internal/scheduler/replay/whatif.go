@@ -9,12 +9,12 @@ import (
 	"github.com/falaj-ml/falaj/internal/scheduler"
 )
 
-// maxNodes bounds what a pool may have in a play.
+// maxNodes bounds the nodes of a pool in a play.
 const maxNodes = 10_000
 
-// Resize gives the world with n more nodes in a pool, like its first, or with -n
-// fewer: nodes on which nothing runs are taken first, and what runs on the others
-// ends there. Errors: fault.NotFound, fault.Invalid.
+// Resize returns the world with n more nodes in a pool, copies of its first one, or with -n
+// fewer: idle nodes are removed first, and workloads on the other removed nodes
+// finish there. Errors: fault.NotFound, fault.Invalid.
 func (w World) Resize(pool string, n int) (World, error) {
 	i := slices.IndexFunc(w.Start.Pools, func(p scheduler.Pool) bool { return p.Name == pool })
 	if i < 0 {
@@ -65,7 +65,7 @@ func (w World) Resize(pool string, n int) (World, error) {
 	return w, nil
 }
 
-// Propose is the world with a workload that was not submitted, from the start on.
+// Propose returns the world with a proposed workload, pending from the start.
 func (w World) Propose(x About, work scheduler.Workload, a Assumptions) (About, World) {
 	work.Submitted = w.Start.Now
 	w.Start.Submitted = append(slices.Clip(w.Start.Submitted), work)

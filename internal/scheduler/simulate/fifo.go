@@ -2,14 +2,12 @@ package simulate
 
 import "slices"
 
-// most gives whole requests to jobs in an order while GPUs last. Jobs that go on
-// stay where they are, the others are placed on the nodes with most free GPUs
-// first, the first of them if several have as many. A job that does not fit is
-// passed over; strict stops at it.
+// most places jobs in the given order, each with its whole request. Running jobs keep their
+// placement; others go to the nodes with most free GPUs, of equal nodes the first. A job that
+// does not fit is skipped, or, with strict, ends the placement.
 //
-// All replicas are of one type: the one that a job is on if it can stay, else the
-// first, in the order of the cluster, that has room. Nothing is known here of how
-// fast types are.
+// All replicas are on one type: the present type of a job if it can stay, otherwise the first
+// type of the cluster where it fits. The speed of types is ignored.
 func most(nodes []Node, order []Job, strict bool) map[int]Placement {
 	var types []string
 	left := map[string]int{}
@@ -77,8 +75,8 @@ func most(nodes []Node, order []Job, strict bool) map[int]Placement {
 	return plan
 }
 
-// fifo gives whole requests in the order of submission and waits for the first
-// that does not fit.
+// fifo places whole requests in the order of submission, and stops at the first job that does
+// not fit.
 type fifo struct{}
 
 func (fifo) Plan(_ int, nodes []Node, jobs []Job) map[int]Placement { return most(nodes, jobs, true) }

@@ -9,31 +9,30 @@ import (
 	"github.com/falaj-ml/falaj/internal/scheduler/goodput"
 )
 
-// adaptive is the policy goodput: it learns how fast the jobs of each family step
-// from those that ran in this simulation, and plans by it.
+// adaptive is the policy goodput: it learns the speed of each family from its jobs in this
+// simulation, and plans with it.
 //
-// Of a type of GPU on which a family has not run it knows what other families
-// showed: how many times as long computing takes there as on the type that the
-// family knows best. Where nothing was seen of that either, types are taken to be
-// equal. (Sia, SOSP 2023, section 3.3, runs each job on each type first.)
+// For a type of GPU on which a family has not run, it uses the ratio that other families
+// showed between that type and the type that the family knows best. Without such families
+// it takes the types to be equal. (Sia, SOSP 2023, section 3.3, runs each job on each type first.)
 type adaptive struct {
 	families map[string]*family
-	news     bool // something was learnt since the models were made
+	news     bool // there are new observations since the models were made
 }
 
-// family is what is known of the jobs of one application.
+// family is what was observed of the jobs of one application.
 type family struct {
 	on    map[string]*seen // by type of GPU
-	first goodput.Gradient // that the first job saw first: what a new one expects
-	most  int              // replicas that were seen
+	first goodput.Gradient // first observation of the first job: assumed for a new one
+	most  int              // largest number of replicas observed
 }
 
-// seen is what a family showed of a type.
+// seen is what was observed of a family on one type.
 type seen struct {
 	all   []goodput.Observation // each configuration once
 	known map[[3]int]bool       // its nodes, replicas and local batch
 	own   *goodput.Model        // of these alone
-	model *goodput.Model        // with what the family showed elsewhere, and others here
+	model *goodput.Model        // also from this family on other types, and other families on this type
 }
 
 func newAdaptive() *adaptive { return &adaptive{families: map[string]*family{}} }
@@ -71,7 +70,7 @@ func (a *adaptive) learn(j Job) *family {
 	return f
 }
 
-// compare makes the models of types by what is known of others.
+// compare makes the models of types from the observations of other types.
 func (a *adaptive) compare() {
 	if !a.news {
 		return
@@ -98,8 +97,8 @@ func (a *adaptive) compare() {
 	}
 }
 
-// ratio is how many times as long computing takes on one type as on another, by
-// the geometric mean over the families that were seen on both; 1 when none was.
+// ratio is the computing time on one type relative to another: the geometric mean over the
+// families observed on both; 1 if there are none.
 func (a *adaptive) ratio(on, as string) float64 {
 	sum, n := 0.0, 0.0
 	for _, name := range slices.Sorted(maps.Keys(a.families)) {
@@ -115,7 +114,7 @@ func (a *adaptive) ratio(on, as string) float64 {
 	return math.Exp(sum / max(n, 1))
 }
 
-// gradient is what a job expects to see.
+// gradient is the gradient that is assumed for a job.
 func (f *family) gradient(j Job) goodput.Gradient {
 	if j.Gradient == (goodput.Gradient{}) {
 		return f.first
@@ -136,7 +135,7 @@ func (a *adaptive) Plan(now int, nodes []Node, jobs []Job) map[int]Placement {
 			on[t] = goodput.Device{Model: f.on[t].model, Limits: l}
 		}
 		wish[i] = goodput.Job{
-			ID: j.ID, On: on, Gradient: f.gradient(j), Min: 1, Max: max(2*f.most, 1), // twice what is known, as Pollux
+			ID: j.ID, On: on, Gradient: f.gradient(j), Min: 1, Max: max(2*f.most, 1), // twice what was observed, as in Pollux
 			Placement: j.Placement, Device: j.Type,
 			Age: j.Age(now), Service: float64(j.Service), Started: j.Started, Restarts: j.Restarts,
 		}
@@ -147,7 +146,7 @@ func (a *adaptive) Plan(now int, nodes []Node, jobs []Job) map[int]Placement {
 	return goodput.Default.Plan(nodes, wish)
 }
 
-// Batch is the best for the placement. A job of which nothing is known begins with
+// Batch is the best batch size for the placement. A job without observations starts with
 // the initial batch size.
 func (a *adaptive) Batch(j Job) int {
 	f, l := a.learn(j), j.On[j.Type]

@@ -7,29 +7,27 @@ import (
 	"github.com/falaj-ml/falaj/internal/scheduler/goodput"
 )
 
-// Policy decides at each interval which GPUs each job has. It is made anew for
-// each workload, may remember what it has seen, and is called by one goroutine.
+// Policy decides at each interval which GPUs each job gets. Each workload has a policy of its own,
+// which may keep state, and is called by one goroutine.
 type Policy interface {
-	// Plan gives the placements of the jobs that run from now on, by their ID, each
-	// on nodes of one type. A job that is not in it runs no more. Nodes are as they
+	// Plan returns the placements of the jobs that run from now on, by their ID, each
+	// on nodes of one type. A running job that is not in the plan is stopped. Nodes are as they
 	// are now: one that is down has no GPUs. Jobs are in the order of submission.
 	Plan(now int, nodes []Node, jobs []Job) map[int]Placement
-	// Batch is the global batch size of a job that has a placement. It is asked
-	// when the job starts, after each epoch and each interval, as the agent within
-	// a job would decide.
+	// Batch is the global batch size of a placed job. It is called when the job starts,
+	// after each epoch and after each interval, as an agent within a job would decide.
 	Batch(job Job) int
 }
 
-// Job is all that a policy may know of a job: nothing in it tells how long the
-// job still runs.
+// Job is all that a policy may know of a job. It does not include the remaining run time.
 type Job struct {
 	ID        int
 	Family    string                    // the application
 	On        map[string]goodput.Limits // of its batch sizes and replicas, by the types of GPU on which it can run; not to be changed
 	Submitted float64                   // seconds
-	Replicas  int                       // that its user asks for, at most all of one type
-	Batch     int                       // that its user asks for
-	Rigid     bool                      // it runs as its user asks for, or not at all
+	Replicas  int                       // requested by the user, at most all of one type
+	Batch     int                       // requested by the user
+	Rigid     bool                      // it runs with the requested replicas and batch only
 	Placement Placement                 // now; not to be changed
 	Type      string                    // of GPU, of its placement
 	Started   bool                      // it has run
@@ -47,7 +45,7 @@ type Observation struct {
 
 func (o Observation) same(p Observation) bool { return o.Type == p.Type && o.Same(p.Observation) }
 
-// Age is how many seconds ago the job was submitted.
+// Age is the number of seconds since the job was submitted.
 func (j Job) Age(now int) float64 { return float64(now) - j.Submitted }
 
 // Node has some GPUs of one type, its device; the index of a node is its name.

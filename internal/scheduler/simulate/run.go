@@ -12,20 +12,20 @@ import (
 
 const (
 	restart = 30               // seconds that a job loses when it gets a new placement
-	longest = 10 * 365 * 86400 // seconds after the last submission; a simulation that takes longer is given up
+	longest = 10 * 365 * 86400 // seconds after the last submission; a longer simulation is aborted
 )
 
-// Options are how a simulation goes.
+// Options are the options of a simulation.
 type Options struct {
 	Interval int                  // seconds from plan to plan
-	Clock    func() time.Duration // of this machine, to measure plans; nil measures nothing
-	Step     func(done float64)   // told at each interval which share of the jobs is done; may be nil
+	Clock    func() time.Duration // clock that measures the time of plans; nil measures nothing
+	Step     func(done float64)   // called at each interval with the share of jobs that are done; may be nil
 	// GiveUp ends the simulation when more jobs than that are late; 0 is never.
 	// Give one more than what may be late.
 	GiveUp int
 }
 
-// Trace is what happened.
+// Trace is the record of a simulation.
 type Trace struct {
 	Workload string
 	Cluster  Cluster
@@ -35,14 +35,14 @@ type Trace struct {
 	GaveUp   bool            // too many were late; Jobs is empty
 }
 
-// Outcome is what became of a job.
+// Outcome is the result of a job.
 type Outcome struct {
 	Name, Family string
 	Submitted    float64
 	Completed    float64
 	Deadline     float64 // seconds from Submitted; 0 is none
 	Service      int     // GPU-seconds
-	Guessed      int     // of them, in configurations that nobody measured
+	Guessed      int     // of them, in configurations without a measurement
 	Restarts     int
 	Spans        []Span
 }
@@ -60,30 +60,30 @@ type Span struct {
 	Placement Placement
 }
 
-// Level is how busy the cluster is.
+// Level is the load of the cluster at a time.
 type Level struct {
 	Time, Used, Waiting int
 	By                  []int // GPUs in use of each group
 }
 
-// job is a job and the truth about it.
+// job is a job with its true behaviour, which policies do not see.
 type job struct {
-	Job      // what may be known
+	Job      // what policies see
 	name     string
 	deadline float64
 	profiles map[string]*Profile
-	profile  *Profile // of the type that it is on, and before it runs of any
+	profile  *Profile // for its present type of GPU; before it runs, for any
 
 	batch    goodput.Batch
 	left     int     // seconds of restart
-	guessed  int     // GPU-seconds in configurations that nobody measured
-	epoch    int     // that it is in
+	guessed  int     // GPU-seconds in configurations without a measurement
+	epoch    int     // current
 	progress float64 // iterations of the initial batch size
 	done     bool
 	doneAt   int
 	spans    []Span
 
-	now struct { // the truth of the configuration and epoch it is in
+	now struct { // true behaviour in its present configuration and epoch
 		valid bool
 		estimate
 		goodput.Gradient
@@ -92,7 +92,7 @@ type job struct {
 }
 
 // Run simulates a workload: in each step all jobs advance by an interval, then the
-// policy is asked, then its plan is applied.
+// policy plans, then its plan is applied.
 func Run(ctx context.Context, w Workload, c Cluster, p Policy, o Options) (Trace, error) {
 	if err := c.Validate(); err != nil {
 		return Trace{}, err
@@ -130,7 +130,7 @@ func Run(ctx context.Context, w Workload, c Cluster, p Policy, o Options) (Trace
 			next++
 		}
 		if len(active) == 0 {
-			if next < len(jobs) { // nothing happens until the next job comes
+			if next < len(jobs) { // nothing happens until the next submission
 				if gap := int(math.Ceil(jobs[next].Submitted)) - now; gap > o.Interval {
 					now += (gap/o.Interval - 1) * o.Interval
 				}
@@ -141,7 +141,7 @@ func Run(ctx context.Context, w Workload, c Cluster, p Policy, o Options) (Trace
 			t.GaveUp = true
 			return t, nil
 		}
-		// 2. Ask.
+		// 2. Plan.
 		for len(turns) > 0 && turns[0] <= now {
 			turns = turns[1:]
 			nodes = c.nodes(now)
@@ -189,8 +189,8 @@ func Run(ctx context.Context, w Workload, c Cluster, p Policy, o Options) (Trace
 	return t, nil
 }
 
-// newJob is a job that was not submitted yet. Of a request larger than all of the
-// types on which it can run, it asks for all of the largest.
+// newJob is a job that has not been submitted yet. A request larger than every type of GPU on
+// which it can run is reduced to all GPUs of the largest type.
 func newJob(id int, s Submission, c Cluster) (*job, error) {
 	j := &job{name: s.Name, deadline: s.Deadline, profiles: s.On, Job: Job{
 		ID: id, Family: s.Family, On: map[string]goodput.Limits{}, Submitted: s.At, Batch: s.Batch, Rigid: s.Rigid,
@@ -277,8 +277,8 @@ func (j *job) advance(p Policy, now, seconds int) {
 	}
 }
 
-// look finds the truth of where the job is, and lets the policy know what a job
-// would see of it.
+// look computes the job's true behaviour in its configuration, and records what a job would
+// observe of it for the policy.
 func (j *job) look(replicas int) {
 	if j.now.valid {
 		return

@@ -21,7 +21,7 @@ type Size struct {
 	PerHour float64 `json:"price_per_hour,omitempty"` // of all nodes
 }
 
-// Fill takes in how the workloads went.
+// Fill sets the results from the traces of the workloads.
 func (s *Size) Fill(traces []Trace, allowed int) {
 	for _, t := range traces {
 		s.GaveUp = s.GaveUp || t.GaveUp
@@ -37,15 +37,15 @@ func (s *Size) Fill(traces []Trace, allowed int) {
 
 // Sizing is the smallest cluster that meets deadlines.
 type Sizing struct {
-	Group string  `json:"group,omitempty"` // whose number of nodes was looked for
+	Group string  `json:"group,omitempty"` // the group that is sized
 	Nodes int     `json:"nodes"`           // of it; 0 when none up to Most is enough
 	Most  int     `json:"most"`
 	Meet  float64 `json:"meet"` // share of the jobs with a deadline that may not be late
 	Due   int     `json:"due"`  // jobs with a deadline, of all workloads
-	// Every size up to Most was tried. Otherwise the search took for granted that
-	// more nodes are never worse, which schedulers do not promise (Graham 1969).
+	// Every says that every size up to Most was tried. Otherwise the search assumes that
+	// more nodes are never worse, which does not hold for every scheduler (Graham 1969).
 	Every bool `json:"every"`
-	// Anomalies are sizes that were tried and meet though a larger one does not.
+	// Anomalies are tried sizes that meet the deadlines although a larger size does not.
 	Anomalies []int  `json:"anomalies,omitempty"`
 	Tried     []Size `json:"tried"`
 }
@@ -53,7 +53,7 @@ type Sizing struct {
 // Allowed is how many jobs may be late.
 func (s *Sizing) Allowed() int { return s.Due - int(math.Ceil(s.Meet*float64(s.Due)-1e-9)) }
 
-// Check says whether there is something to look for.
+// Check reports an error if there is nothing to search for.
 func (s *Sizing) Check() error {
 	switch {
 	case !(s.Meet > 0 && s.Meet <= 1):
@@ -66,8 +66,8 @@ func (s *Sizing) Check() error {
 	return nil
 }
 
-// Search fills in what is found. try simulates sizes, several at once, and gives
-// them in the same order. The answer was simulated, and so was the size below it.
+// Search finds the size and fills in s. try simulates several sizes at once, and returns them in the
+// same order. The result was simulated, and so was the next smaller size.
 func (s *Sizing) Search(atOnce int, try func(nodes []int) ([]Size, error)) error {
 	tried := func(nodes ...int) error {
 		sizes, err := try(nodes)

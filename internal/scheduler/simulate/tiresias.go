@@ -11,12 +11,12 @@ const demotion = 16 * 3600
 //
 //  1. A job joins the first queue when it is submitted. When its executed time
 //     times its replicas reaches 16 GPU-hours, it drops to the end of the second,
-//     and never climbs back.
+//     and never returns.
 //  2. Both queues are walked in the order of arrival in them. Each job gets its
-//     whole request while GPUs last; one that does not fit is passed over.
-//  3. Jobs that go on stay where they are.
+//     whole request while GPUs last; one that does not fit is skipped.
+//  3. Jobs that continue keep their placement.
 //
-// Of several types of GPU it takes the first that has room; see most.
+// With several types of GPU it takes the first that fits; see most.
 type tiresias struct {
 	queue    [2][]int
 	known    map[int]bool

@@ -104,12 +104,12 @@ func (s *Server) Pause() (resume func()) {
 }
 
 // Stop ends the server, and Start starts it again.
-func (s *Server) Stop() { s.tell("stop") }
+func (s *Server) Stop() { s.command("stop") }
 
 // Start starts a server that Stop ended.
-func (s *Server) Start() { s.tell("start") }
+func (s *Server) Start() { s.command("start") }
 
-func (s *Server) tell(what string) {
+func (s *Server) command(what string) {
 	s.tb.Helper()
 	if _, err := io.WriteString(s.c.alive, what+"\n"); err != nil {
 		s.tb.Fatal(err)

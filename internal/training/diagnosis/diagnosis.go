@@ -31,44 +31,44 @@ type Class string
 // The classes.
 const (
 	Done           Class = "succeeded"
-	Saved          Class = "saved"       // exit 75 with a new checkpoint: run me again
-	Idle           Class = "no_progress" // exit 75 without a new checkpoint
-	Resized        Class = "resized"     // stopped for another number of workers
-	Moved          Class = "moved"       // stopped to go on in other pools
+	Saved          Class = "saved"       // the program saved a checkpoint and exited with 75, to be run again
+	Idle           Class = "no_progress" // the program exited with 75, but saved no new checkpoint
+	Resized        Class = "resized"     // stopped by Falaj to run with another number of workers
+	Moved          Class = "moved"       // stopped by Falaj to resume in other pools
 	UserError      Class = "user_error"  // the program failed
 	OutOfMemory    Class = "out_of_memory"
-	OutOfDisk      Class = "out_of_disk"      // it kept more on disk than it may
-	OutOfTasks     Class = "out_of_processes" // it had more processes and threads than it may
+	OutOfDisk      Class = "out_of_disk"      // it exceeded its disk limit
+	OutOfTasks     Class = "out_of_processes" // it exceeded its limit of processes and threads
 	TimedOut       Class = "timeout"
-	NodeLost       Class = "node_lost" // a node went away, or the engine can no longer say how it ended
-	Preempted      Class = "preempted" // the engine took the node for somebody else
-	Reclaimed      Class = "reclaimed" // its accelerators were idle, and others waited for them
-	Hung           Class = "hung"      // it did nothing any more
-	Straggler      Class = "straggler" // one worker held up the others
-	Killed         Class = "killed"    // by a signal that nobody here sent
+	NodeLost       Class = "node_lost" // a node was lost, or the engine cannot say how the attempt ended
+	Preempted      Class = "preempted" // stopped by the scheduler or the engine: its place was needed, or its node drained
+	Reclaimed      Class = "reclaimed" // stopped because its accelerators were idle and others were pending for them
+	Hung           Class = "hung"      // stopped because it made no progress
+	Straggler      Class = "straggler" // stopped because one worker slowed the others
+	Killed         Class = "killed"    // by a signal that Falaj did not send
 	Environment    Class = "environment"
-	Infrastructure Class = "infrastructure" // something it needed did not answer
-	Unwanted       Class = "cancelled"
-	Unstored       Class = "output" // it succeeded, and what it left cannot be kept
+	Infrastructure Class = "infrastructure" // a service that it needs did not respond
+	Unwanted       Class = "cancelled"      // stopped on request of a user, or with its job
+	Unstored       Class = "output"         // it succeeded, but its output cannot be stored
 )
 
 // TempFail is EX_TEMPFAIL of sysexits.h: "saved, run me again".
 const TempFail = 75
 
-// Input is all that is known of an ended attempt.
+// Input is what is known about an ended attempt.
 type Input struct {
 	Status  engine.Status
-	Members []engine.Member // in order; empty where the engine tells none
-	// Failure is the kind of error that kept it from starting, and Hint what
-	// that error said to do.
+	Members []engine.Member // in order; empty if the engine lists none
+	// Failure is the kind of the error that prevented the start, and Hint is that
+	// error's hint.
 	Failure, Hint string
-	// Outcome is how compute puts the end in words.
+	// Outcome is the description of the end by package compute.
 	Outcome string
 	// Asked is the class of an end that was asked for (Unwanted, Resized, Moved, Hung,
 	// Straggler); empty without such a request. Why has the message.
 	Asked Class
 	Why   string
-	Saved bool // it left a checkpoint that was not there before
+	Saved bool // the attempt left a new checkpoint
 	Log   Log
 	// Limits and facts.
 	Memory      resource.Bytes // of each worker

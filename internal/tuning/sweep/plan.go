@@ -65,7 +65,7 @@ func decide(l look) (plan, error) {
 		case t.State == trial.Running && l.open[t.Number]:
 			d := stop.Decision{Stop: l.stop != "", Reason: l.stop}
 			if !d.Stop {
-				d = l.judge(t, trials)
+				d = l.decideStop(t, trials)
 			}
 			if !d.Stop {
 				running++
@@ -127,9 +127,9 @@ func (l look) suggest(trials []trial.Trial) (space.Params, error) {
 	return search.Suggest(l.spec.Problem(), l.spec.Search, slices.Concat(l.warm, trials), len(trials))
 }
 
-// judge asks the rule for each report that is new, as if it had come alone: no rung is
-// passed over because many came together, and at none is a trial judged twice.
-func (l look) judge(t trial.Trial, others []trial.Trial) (d stop.Decision) {
+// decideStop applies the stopping rule to each new report in turn, as if it had arrived alone. So no rung
+// is skipped when several reports arrive together, and no rung is decided twice.
+func (l look) decideStop(t trial.Trial, others []trial.Trial) (d stop.Decision) {
 	whole := t.Reports
 	for _, step := range l.spec.Stop.Turns(t, l.fresh[t.Number]) {
 		t.Reports = slices.DeleteFunc(slices.Clone(whole), func(r trial.Report) bool { return r.Step > step })

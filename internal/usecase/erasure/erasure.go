@@ -4,7 +4,8 @@
 // # Map
 //
 //   - participants.go: the places that are searched by rows and erased, for package privacy.
-//   - unsearched.go: the places in which a person may remain.
+//   - remaining.go: the places in which a person may remain: texts are searched for the key, the
+//     others are listed as not searched.
 //   - pseudonyms.go: how deleted versions and the prediction log name persons.
 package erasure
 

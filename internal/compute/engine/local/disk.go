@@ -284,8 +284,7 @@ func (d *Driver) grown(p *pressure, byBytes bool) (most *workload, use, by shim.
 	return best.workload, best.use, best.by
 }
 
-// boundProjects evicts the largest workload of a project whose workloads keep more than
-// the project may.
+// boundProjects evicts the largest workload of each project that exceeds its disk limit.
 func (d *Driver) boundProjects() {
 	most := d.c.Disk.Project
 	if most == (Room{}) {
@@ -308,7 +307,7 @@ func (d *Driver) boundProjects() {
 	}
 }
 
-// evict ends a workload for what it uses of the disk, or of process numbers.
+// evict ends a workload because of its use of the disk, or of process numbers.
 func (d *Driver) evict(w *workload, reason shim.Reason, why string) {
 	st, err := shim.Read[shim.Status](w.dir, shim.StatusFile)
 	if err != nil {
@@ -321,7 +320,7 @@ func (d *Driver) evict(w *workload, reason shim.Reason, why string) {
 	_ = w.signal(st.Shim, syscall.SIGTERM)
 }
 
-// diskUse is what a workload keeps, for who looks.
+// diskUse sets a workload's disk usage.
 func (w *workload) diskUse(u *engine.Usage) {
 	sum := w.recorded()
 	u.Disk, u.Files = sum.Bytes, sum.Files

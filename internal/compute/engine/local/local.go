@@ -118,17 +118,17 @@ type Driver struct {
 
 	mu        sync.Mutex
 	workloads map[engine.Handle]*workload
-	open      map[engine.Handle]*workload // of these, those that were not seen to have ended: of others there may be a million
+	open      map[engine.Handle]*workload // of these, those not known to have ended; there may be a million others
 	starting  map[engine.Handle]*birth
 	closed    bool
 	stopped   chan struct{} // closed with it
 }
 
-// birth is a workload on its way: its user and cores are taken.
+// birth is a workload that is being started: its user and cores are allocated.
 type birth struct {
 	*workload
-	again bool          // it was described, but the server died before the shim was started
-	over  chan struct{} // closed when it has been started, or has not
+	described bool          // its directory existed already: the server stopped before it started the shim
+	over      chan struct{} // closed when the start has succeeded or failed
 }
 
 // New opens the directory and finds the workloads in it again.
@@ -283,7 +283,7 @@ func (d *Driver) Start(ctx context.Context, spec engine.Spec) (h engine.Handle, 
 			return "", err
 		}
 	}
-	if b.again {
+	if b.described {
 		if err := os.RemoveAll(b.dir); err != nil {
 			return "", fault.Wrap(err, "removing a workload that never started")
 		}
@@ -324,7 +324,7 @@ func (d *Driver) conceive(ctx context.Context, spec engine.Spec, image *sandbox.
 		if s, x, furnish, err = d.translate(spec, image); err != nil {
 			return nil, s, x, nil, err
 		}
-		b := &birth{workload: d.newWorkload(spec.ID, s, x), again: w != nil, over: make(chan struct{})}
+		b := &birth{workload: d.newWorkload(spec.ID, s, x), described: w != nil, over: make(chan struct{})}
 		d.mu.Lock()
 		d.starting[h] = b
 		d.mu.Unlock()

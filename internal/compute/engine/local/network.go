@@ -58,8 +58,8 @@ func (d *Driver) serve(w *workload) error {
 	return nil
 }
 
-// workloadListener knows whose connections it accepts: its socket is in a directory that
-// only the workload's sandbox is shown.
+// workloadListener accepts connections of one workload: its socket is in a directory that
+// only this workload's sandbox sees.
 type workloadListener struct {
 	net.Listener
 	id string

@@ -26,7 +26,7 @@ import (
 // user, reach its pipe, and can tell it another limit, or to quit. They keep
 // programs from being in each other's way by accident, not on purpose.
 
-// Options of a pool whose GPUs are shared.
+// Options of a pool with shared GPUs.
 const (
 	optionSharing = "sharing"      // mps
 	optionShares  = "shares"       // into how many parts each GPU is cut: 2 to 48
@@ -70,7 +70,7 @@ func sharingOf(options map[string]string) (s sharing, err error) {
 	return s, nil
 }
 
-// checkSharing refuses a pool whose shares nothing would keep here.
+// checkSharing refuses a pool with shares that this machine cannot enforce.
 func (d *Driver) checkSharing(options map[string]string) error {
 	s, err := sharingOf(options)
 	if err != nil || s.shares == 0 {
@@ -189,8 +189,8 @@ func (d *Driver) share(spec engine.Spec, level sandbox.Level) (each [][]machine.
 	return each, s, nil
 }
 
-// limits are the variables that make a worker a client with one share. The daemon
-// holds it to what it was told itself; these say the same to libraries that look.
+// limits are the variables that make a worker a client with one share. The daemon enforces its
+// own configured limits; the variables tell libraries the same values.
 func (s sharing) limits(a machine.Accelerator) map[string]string {
 	return map[string]string{
 		"CUDA_MPS_PIPE_DIRECTORY":           s.pipe,

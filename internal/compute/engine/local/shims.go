@@ -142,7 +142,7 @@ func (k *keeper) leave() { _ = k.control.Close() }
 // run gives a workload's directory to a shim. It returns when the shim has
 // recorded itself there; without an error that may be by another shim, earlier.
 func (s *shims) run(dir string) (*keeper, error) {
-	for again := true; ; again = false {
+	for retry := true; ; retry = false {
 		k, err := s.take()
 		if err != nil {
 			return nil, err
@@ -161,8 +161,8 @@ func (s *shims) run(dir string) (*keeper, error) {
 		if _, serr := os.Stat(filepath.Join(dir, shim.StatusFile)); serr == nil {
 			return k, nil
 		}
-		_ = k.process.Kill() // should it only be late
-		if !again {          // a free one may have been killed meanwhile; not two
+		_ = k.process.Kill() // in case it is only late
+		if !retry {          // one retry, because a free shim may have been killed meanwhile
 			if <-k.gone; k.code == usage {
 				return nil, s.otherBuild()
 			}

@@ -22,15 +22,15 @@ const (
 	reservedTasks = 1024 // of the server, at least
 )
 
-// taskBudget is what all workloads may have together: what this machine, or the server's own
-// group, can have, without a quarter for the server. A project gets half of it, a workload a
+// taskBudget is the number of processes and threads for all workloads together: the limit of this machine, or
+// of the server's own control group, less a quarter for the server. A project gets half of it, a workload a
 // quarter.
 func taskBudget() int {
 	there := taskNumbers()
 	return max(there-max(reservedTasks, there/4), leastTasks)
 }
 
-// tasks is how many processes and threads a workload may have.
+// tasks is the limit of processes and threads of a workload.
 func (d *Driver) tasks() int {
 	if n := d.c.Limits.Processes; n > 0 {
 		return n

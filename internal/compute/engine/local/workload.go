@@ -215,8 +215,8 @@ func (d *Driver) watch(ctx context.Context, w *workload) {
 	}()
 }
 
-// release gives a shim back whose workload is over. One that was signalled goes:
-// the signal may reach it late.
+// release returns the shim of a workload that is over for reuse. A shim that was signalled is
+// ended instead, because the signal may reach it late.
 func (d *Driver) release(w *workload) {
 	w.owner.Lock()
 	w.left = true

@@ -125,7 +125,7 @@ func (l *Launcher) Start(ctx context.Context, launch remote.Launch) error {
 		return fault.New(fault.Invalid, "%d nodes for %d workers", len(launch.Spec.Nodes), launch.Workers)
 	}
 	if _, err := l.job(ctx, launch.ID); !fault.Is(err, fault.NotFound) {
-		return err // it is there, or nobody knows
+		return err // it exists, or that is not known
 	}
 	g := gang{
 		ID: launch.ID, Worker: l.c.Worker, Strategy: o.strategy, Nodes: launch.Spec.Nodes, Exclude: o.exclude, Agent: launch.Agent,
@@ -151,7 +151,7 @@ func (l *Launcher) Start(ctx context.Context, launch remote.Launch) error {
 	if err == nil {
 		return nil
 	}
-	if _, known := l.job(ctx, launch.ID); known == nil { // somebody was first: ourselves, before a crash
+	if _, known := l.job(ctx, launch.ID); known == nil { // it exists: this server submitted it before a crash
 		return nil
 	}
 	return fault.Wrap(err, "submitting a job to Ray")
@@ -295,20 +295,20 @@ func (l *Launcher) remove(ctx context.Context, id string) error {
 	return l.call(ctx, http.MethodDelete, "/api/jobs/"+url.PathEscape(id), nil, nil)
 }
 
-// ghosts removes jobs again that Ray wrote down after they were removed: the one
-// that watches a job, every second, takes a job without a status for a failed one.
+// ghosts removes jobs again that Ray recorded after their removal: Ray's monitor of a job,
+// which runs every second, records a job without a status as failed.
 func (l *Launcher) ghosts(ctx context.Context, all []job) {
 	const late = time.Minute
 	l.mu.Lock()
-	again := []string(nil)
+	reappeared := []string(nil)
 	for _, j := range all {
 		if _, ok := l.removed[j.ID]; ok && j.over() {
-			again = append(again, j.ID)
+			reappeared = append(reappeared, j.ID)
 		}
 	}
 	maps.DeleteFunc(l.removed, func(_ string, at time.Time) bool { return time.Since(at) > late })
 	l.mu.Unlock()
-	for _, id := range again {
+	for _, id := range reappeared {
 		if err := l.remove(ctx, id); err != nil && !fault.Is(err, fault.NotFound) {
 			l.c.Log.WarnContext(ctx, "a job that was removed from Ray exists again", slog.String("job", id), slog.Any("error", err))
 		}

@@ -44,7 +44,7 @@ type Driver struct {
 
 	mu     sync.Mutex
 	works  map[string]*work
-	unread map[string]*unreadable // whose directories cannot be read
+	unread map[string]*unreadable // workloads with directories that cannot be read
 	closed bool
 }
 
@@ -80,7 +80,7 @@ func New(c Config) (*Driver, error) {
 		return nil, fault.Wrap(err, "listing %s's workloads", c.Name)
 	}
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), hidden) { // a start that nobody has a handle of, or what was forgotten
+		if strings.HasPrefix(e.Name(), hidden) { // a start without a handle, or a forgotten workload
 			_ = os.RemoveAll(filepath.Join(c.Dir, e.Name()))
 			continue
 		}
@@ -313,31 +313,31 @@ func (d *Driver) nudge() {
 	}
 }
 
-// watch asks the engine about all that is not over, and acts on what follows.
+// watch polls the engine for all workloads that have not ended, and acts on the changes.
 func (d *Driver) watch(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	told, last := "", time.Time{}
+	lastError, last := "", time.Time{}
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-d.wake:
-			// Many starts and ends in a moment are one question.
+			// Many starts and ends within a moment need only one poll.
 			if early := d.c.Poll/4 - time.Since(last); early > 0 {
 				timer.Reset(early)
 				continue
 			}
 		case <-timer.C:
 		}
-		live, err := d.look(ctx)
+		live, err := d.poll(ctx)
 		last = time.Now()
 		switch {
-		case err != nil && ctx.Err() == nil && err.Error() != told: // once, not every second
-			told = err.Error()
+		case err != nil && ctx.Err() == nil && err.Error() != lastError: // once, not every second
+			lastError = err.Error()
 			d.c.Log.WarnContext(ctx, "the engine does not respond", slog.String("engine", d.c.Name), slog.Any("error", err))
 		case err == nil:
-			told = ""
+			lastError = ""
 		}
 		if live {
 			timer.Reset(d.c.Poll)
@@ -346,7 +346,7 @@ func (d *Driver) watch(ctx context.Context) {
 }
 
 // look is one round; false when there is nothing to watch.
-func (d *Driver) look(ctx context.Context) (live bool, err error) {
+func (d *Driver) poll(ctx context.Context) (live bool, err error) {
 	var ids []string
 	works := d.all()
 	works = slices.DeleteFunc(works, func(w *work) bool { return w.over() })
@@ -400,13 +400,13 @@ func (w *work) observe(o Observed, now time.Time) {
 		w.gone = now
 	}
 	if o.State == engine.Lost && o.Reason == "" && w.observed.Reason != "" {
-		return // it has forgotten it: what it said before counts
+		return // the engine has forgotten it: its earlier report counts
 	}
 	w.observed = o
 }
 
-// advance settles and records. What is to be done without the lock is in what it
-// returns. The caller holds mu.
+// advance settles and records. It returns what remains to be done without the lock. The caller holds
+// mu.
 func (d *Driver) advance(w *work, now time.Time) next {
 	n := w.settle(now)
 	for i, why := range n.lose {
@@ -712,7 +712,7 @@ func (w *work) unjoined(now time.Time) []string {
 func (d *Driver) Inventory(ctx context.Context, options map[string]string) ([]engine.Node, error) {
 	if i, ok := d.c.Launcher.(engine.Inventory); ok {
 		nodes, err := i.Inventory(ctx, options)
-		d.nodes.tell(nodes)
+		d.nodes.addLabels(nodes)
 		return nodes, err
 	}
 	return nil, fault.New(fault.Unsupported, "engine %s does not list its nodes", d.c.Name)

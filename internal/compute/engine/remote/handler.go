@@ -15,7 +15,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/worker/protocol"
 )
 
-// maxSaid bounds what is not a stream, in bytes; manifests may have more.
+// maxSaid bounds request bodies that are not streams, in bytes; manifests have a higher bound.
 const (
 	maxSaid     = 1 << 20
 	maxManifest = 32 << 20

@@ -188,7 +188,7 @@ func (h *Hub) take(w *work, j protocol.Join) (*protocol.Order, protocol.Waiting,
 	return &o, waiting, nil, nil
 }
 
-// who names the member that a request is from.
+// sender is the member that sent a request.
 type sender struct {
 	index int
 	start string
@@ -306,11 +306,11 @@ func (h *Hub) beat(ctx context.Context, id string, s sender, b protocol.Beat) (p
 	defer until.Stop()
 	for waited := b.Wait <= 0; ; {
 		w.mu.Lock()
-		told, news := w.told(s.index)
+		orders, news := w.instructions(s.index)
 		changed := w.changed
 		w.mu.Unlock()
 		if news || waited {
-			return told, nil
+			return orders, nil
 		}
 		select {
 		case <-changed:
@@ -319,14 +319,14 @@ func (h *Hub) beat(ctx context.Context, id string, s sender, b protocol.Beat) (p
 		case <-h.d.down:
 			waited = true
 		case <-ctx.Done():
-			return told, ctx.Err()
+			return orders, ctx.Err()
 		}
 	}
 }
 
-// told is what a member is to know; news when it was not told before. The
-// caller holds mu.
-func (w *work) told(index int) (t protocol.Told, news bool) {
+// instructions is the answer to a member's heartbeat; news reports that it has something that
+// the member was not sent before. The caller holds mu.
+func (w *work) instructions(index int) (t protocol.Told, news bool) {
 	switch st := w.state.Stop; {
 	case w.state.Final != nil:
 		t.Stop, t.Why = true, "the workload has ended"
@@ -337,10 +337,10 @@ func (w *work) told(index int) (t protocol.Told, news bool) {
 	m := w.members[index]
 	news = t.Stop || !slices.Equal(t.Asked, m.asked)
 	if l := w.looks[index]; l != nil {
-		t.Profile, news, l.told = &l.request, news || !l.told, true
+		t.Profile, news, l.sent = &l.request, news || !l.sent, true
 	}
 	for _, asked := range w.wanted[index] {
-		t.Wanted, news, asked.told = append(t.Wanted, asked.request), news || !asked.told, true
+		t.Wanted, news, asked.sent = append(t.Wanted, asked.request), news || !asked.sent, true
 	}
 	m.asked = t.Asked
 	return t, news
@@ -364,7 +364,7 @@ func (h *Hub) end(ctx context.Context, id string, s sender, e protocol.End) erro
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if m.over() || w.state.Final != nil {
-		return nil // it was told before, or is too late
+		return nil // the end was reported before, or is too late
 	}
 	if err := w.log.sync(); err != nil {
 		return fault.New(fault.Exhausted, "storing the log: %w", err)

@@ -18,11 +18,10 @@ import (
 // joined is the one log of all members. Of a gang, each line has "[i] " before
 // it, and only whole lines go in.
 //
-// Beside it is an index: after each piece, a record of who it was from, where
-// that member's output goes on, and how long the log is. After a crash the log
-// is cut to the last record; agents keep what they sent, and send again from
-// where they are told to. So nothing is in it twice, and nothing needs a sync
-// until a member ends.
+// Beside it is an index: after each piece, a record of its member, the member's next
+// offset, and the length of the log. After a crash the log is cut to the last record;
+// agents keep what they sent, and send again from the offset that the server answers.
+// So nothing is in it twice, and nothing needs a sync until a member ends.
 type joined struct {
 	gang  bool
 	limit int64
@@ -81,14 +80,14 @@ func (l *joined) recover() error {
 	return err
 }
 
-// append takes bytes of a member from an offset of its output on, and answers
-// where that goes on. Last ends a line that has no end.
+// append appends bytes of a member from an offset of its output, and returns the member's next
+// offset. last ends an incomplete line.
 func (l *joined) append(member int, offset int64, b []byte, last bool) (int64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	at := l.reached[member]
 	if offset > at || offset+int64(len(b)) < at {
-		return at, nil // a gap, or all of it is known: it goes on from here
+		return at, nil // a gap, or all of it is known: the member continues here
 	}
 	b = b[at-offset:]
 	text, taken := b, len(b)

@@ -11,8 +11,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/compute/engine"
 )
 
-// nodesFile is what agents have told of their nodes, beside the workloads'
-// directories; losing it costs nothing but knowledge.
+// nodesFile has the reports of agents about their nodes. It is beside the workloads'
+// directories. If it is lost, agents report again.
 const nodesFile = "nodes.json"
 
 const (
@@ -67,8 +67,8 @@ func (b *book) learn(node string, facts map[string]string, log *slog.Logger) {
 	}
 }
 
-// tell adds what is remembered to nodes.
-func (b *book) tell(nodes []engine.Node) {
+// addLabels adds the stored labels to nodes.
+func (b *book) addLabels(nodes []engine.Node) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i, n := range nodes {

@@ -19,7 +19,7 @@ func TestBook(t *testing.T) {
 	b.learn("", map[string]string{"glibc": "2.36"}, log)
 	for _, b := range []*book{b, openBook(dir, log)} { // and after a restart
 		nodes := []engine.Node{{Name: "n1", Labels: map[string]string{"arch": "aarch64"}}, {Name: "n2"}}
-		b.tell(nodes)
+		b.addLabels(nodes)
 		want := []engine.Node{{Name: "n1", Labels: map[string]string{"arch": "aarch64", "glibc": "2.36"}}, {Name: "n2"}}
 		if diff := cmp.Diff(want, nodes); diff != "" {
 			t.Error(diff)

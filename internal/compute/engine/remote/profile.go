@@ -10,15 +10,15 @@ import (
 	"github.com/falaj-ml/falaj/internal/worker/protocol"
 )
 
-// look is what a member was asked to look at. It is not on disk: who asked is
-// gone with the server.
-type look struct {
+// profileRequest is a request to profile a member. It is not stored: the client that waits for it is
+// disconnected when the server stops.
+type profileRequest struct {
 	request profiler.Request
-	told    bool
+	sent    bool
 	answer  chan profiler.Answer // holds one
 }
 
-// patience beyond what the profile takes: for a beat, and for sending it.
+// patience is added to the duration of a profile: for a heartbeat, and for sending the result.
 const patience = time.Minute
 
 // Profile has a member's agent profile its worker.
@@ -53,8 +53,8 @@ func (d *Driver) Profile(ctx context.Context, h engine.Handle, r profiler.Reques
 	}
 }
 
-// ask has a member told with its next beat, which comes at once.
-func (w *work) ask(r profiler.Request) (*look, error) {
+// ask queues a request for a member's next heartbeat, which comes at once.
+func (w *work) ask(r profiler.Request) (*profileRequest, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
@@ -65,7 +65,7 @@ func (w *work) ask(r profiler.Request) (*look, error) {
 	case w.looks[r.Worker] != nil:
 		return nil, fault.New(fault.Conflict, "a profile of worker %d of %s is already running", r.Worker, w.id).WithHint("Wait for it to end.")
 	}
-	l := &look{request: r, answer: make(chan profiler.Answer, 1)}
+	l := &profileRequest{request: r, answer: make(chan profiler.Answer, 1)}
 	w.looks[r.Worker] = l
 	w.notify()
 	return l, nil

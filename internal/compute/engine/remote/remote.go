@@ -1,4 +1,4 @@
-// Package remote is what the engines whose nodes are other machines share:
+// Package remote is the common part of engines that run workloads on other machines:
 // Driver is an engine.Driver over a Launcher, the few things in which Slurm,
 // Kubernetes and Ray differ; Hub is where the agents on the nodes report.
 //
@@ -11,7 +11,7 @@
 // report win over what the engine says; the engine decides where they are silent.
 //
 // All that matters is in DIR, synced before it is answered, so a restarted Falaj
-// goes on where it was: a member's number drawn at its start makes a second start
+// resumes where it was: a member's number drawn at its start makes a second start
 // of it fail.
 package remote
 
@@ -75,7 +75,7 @@ type Config struct {
 
 	// Poll is how often the engine is asked; 0 is 1 s.
 	Poll time.Duration
-	// Lease is how long a worker goes on without the server; 0 is 5 minutes.
+	// Lease is how long a worker runs without contact to the server; 0 is 5 minutes.
 	Lease time.Duration
 	// Settle is how long agents may be silent after the engine has said that the
 	// launch is over; 0 is 10 s.
@@ -125,6 +125,6 @@ func (c Config) orDefault() Config {
 	return c
 }
 
-// Shared is the option of a pool whose nodes see the server's directories at the
+// Shared is the option of a pool with nodes that see the server's directories at the
 // same paths: then nothing is mirrored.
 const Shared = "shared"

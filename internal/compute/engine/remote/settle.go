@@ -38,10 +38,10 @@ type next struct {
 //
 //  1. A member that has been silent for the lease and the grace is lost.
 //  2. A member that failed, or was lost, stops the others; so does a gang that
-//     does not come together. When all have ended well but those that serve, these
-//     are stopped.
-//  3. The engine ends what does not end itself, what never joined, and what it
-//     may only have lost sight of.
+//     does not come together. When all members have succeeded except those that serve, the
+//     serving ones are stopped.
+//  3. The engine ends members that do not end themselves, that never joined, or that it
+//     reports as lost but that may still run.
 //  4. It is over when all members have ended; or when the engine says that it is
 //     over, and the members that have not ended are silent.
 func (w *work) settle(now time.Time) next {
@@ -85,7 +85,7 @@ func (w *work) settle(now time.Time) next {
 	}
 	if st != nil && w.state.Forced.IsZero() {
 		switch {
-		case over < len(w.members) && (running == 0 || w.state.Begun.IsZero()): // nothing runs: whoever is to come yet need not
+		case over < len(w.members) && (running == 0 || w.state.Begun.IsZero()): // nothing runs: members that have not joined need not start
 			n.force = true
 		case over < len(w.members) && now.Sub(st.At) > st.Grace+w.patience():
 			n.force = true
@@ -111,12 +111,12 @@ func (w *work) settle(now time.Time) next {
 	wait := w.c.Settle
 	sure := w.observed.State == engine.Ended || now.Sub(heard) > w.c.Settle
 	if running == 0 || w.explained() && sure {
-		wait /= 5 // nobody could still report, or would say more
+		wait /= 5 // no member can still report, or would add anything
 	}
 	switch o := w.observed; {
 	case now.Sub(quiet) <= wait:
 	case w.state.Forced.IsZero() && now.Sub(quiet) <= wait+w.c.Lease && (o.State == engine.Lost && o.Reason != "" || o.Reason == engine.NotStarted):
-		n.force = true // it may yet begin there; but who refuses to stop it holds up no end
+		n.force = true // it may still start there; an engine that cannot stop it does not delay the end
 	default:
 		status := w.verdict(st, now)
 		n.final = &status
@@ -254,8 +254,8 @@ func gravity(e *protocol.End) int {
 	return 0
 }
 
-// worst is the member whose end explains the most: one that serves explains less than
-// another, and of equal ones the first; -1 when none has told its end.
+// worst is the member with the end that explains most. A serving member explains less than
+// another; of equal ones it is the first; -1 if no member has reported its end.
 func (w *work) worst() int {
 	worst, done := -1, w.onlyServe()
 	works := func(i int) int {
@@ -389,7 +389,7 @@ func (w *work) status(state engine.State) engine.Status {
 	return s
 }
 
-// now is the status for those who ask. The caller holds mu.
+// now is the status for callers of the driver. The caller holds mu.
 func (w *work) now() engine.Status {
 	if w.state.Final != nil && w.over() {
 		return *w.state.Final

@@ -33,8 +33,8 @@ import (
 const maxTrees = 10_000
 
 // tree is a directory that a member sends back: its part of a checkpoint, or its
-// output. Its files come into a stage, each with its name only when it is whole
-// and what the manifest says; so what was interrupted goes on.
+// output. Its files arrive in a staging directory. A file gets its name only when it is complete
+// and matches the manifest, so an interrupted transfer resumes.
 type tree struct {
 	Key      string            `json:"key"` // names the record and the stage
 	Mount    int               `json:"mount"`
@@ -235,8 +235,8 @@ func (w *work) latest(mount, index int) *tree {
 	return last
 }
 
-// reuse copies files that the checkpoint before has, too. Not links: whoever
-// writes into one would change both.
+// reuse copies files that the previous checkpoint has, too. It makes no links, because a write to
+// one would change both.
 func (w *work) reuse(into *os.Root, t, before *tree) error {
 	have := map[string]protocol.File{}
 	for _, f := range before.Manifest.Files {
@@ -388,8 +388,8 @@ func (w *work) parts() map[checkpoint]map[int]*tree {
 	return out
 }
 
-// asked are the checkpoints of which others have delivered their part, and a
-// member has neither delivered its own nor said that it has none.
+// asked are the checkpoints that a member is asked for: other members have delivered their parts, and this
+// one has neither delivered its own nor said that it has none.
 func (w *work) asked(index int) []string {
 	var names []string
 	for c, parts := range w.parts() {

@@ -13,9 +13,9 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 )
 
-// unreadable is a workload whose directory cannot be read, such as one of another version. It
+// unreadable is a workload with a directory that cannot be read, such as one of another version. It
 // is unknown, not lost: while the engine holds its launch nothing else may start for it.
-// Its agents are told that the server is unavailable, so they go on for their lease.
+// Its agents get the answer that the server is unavailable, so they run until their lease ends.
 type unreadable struct {
 	id   string
 	err  error

@@ -26,13 +26,13 @@ const (
 	findTime = 30 * time.Second
 )
 
-// wanted is what a member was asked of its output. It is not on disk: who asked is gone
-// with the server.
+// wanted is a request for a part of a member's output. It is not stored: the client that waits for it
+// is disconnected when the server stops.
 type wanted struct {
 	request protocol.Wanted
-	told    bool
+	sent    bool
 	answer  chan found
-	gone    chan struct{} // closed when nobody wants it any more
+	gone    chan struct{} // closed when the client no longer waits for it
 }
 
 // found is a member's answer.
@@ -146,8 +146,8 @@ func (w *work) finding(ctx context.Context) (context.Context, context.CancelFunc
 // nothing reports the error of a member that has nothing to give, while others may.
 func nothing(err error) bool { return fault.Is(err, fault.NotFound) || fault.Is(err, fault.Conflict) }
 
-// weightier is the error that is told of two that nothing reports: what may come later, or be
-// mended, is not missing.
+// weightier is the error to report of two members that have nothing: fault.Conflict (not yet) rather
+// than fault.NotFound.
 func weightier(a, b error) error {
 	if a == nil || fault.Is(a, fault.NotFound) && fault.Is(b, fault.Conflict) {
 		return b
@@ -194,7 +194,7 @@ func (d *Driver) want(ctx context.Context, w *work, index int, r protocol.Wanted
 		forget()
 		return a
 	}
-	a.file.close = forget // until then the agent is told that it is wanted
+	a.file.close = forget // until then the agent is asked for it
 	return a
 }
 

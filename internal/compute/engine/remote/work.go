@@ -45,15 +45,15 @@ type work struct {
 	trees    map[string]*tree
 	log      *joined
 	observed Observed
-	gone     time.Time     // since when the engine says that it is over
-	finish   bool          // what it left is being taken
-	failed   time.Time     // since when that does not succeed
-	changed  chan struct{} // closed and replaced at each change
-	done     chan struct{} // closed when state.Final is on disk
-	turns    chan struct{} // taken while a manifest is read
-	packs    chan struct{} // taken while a mount is sent
-	named    bool          // the engine tells where its launches run
-	looks    map[int]*look // asked of members
+	gone     time.Time               // since when the engine says that it is over
+	finish   bool                    // its output is being taken
+	failed   time.Time               // since when that does not succeed
+	changed  chan struct{}           // closed and replaced at each change
+	done     chan struct{}           // closed when state.Final is on disk
+	turns    chan struct{}           // taken while a manifest is read
+	packs    chan struct{}           // taken while a mount is sent
+	named    bool                    // the engine reports the nodes of its launches
+	looks    map[int]*profileRequest // asked of members
 	wanted   map[int][]*wanted
 }
 
@@ -62,19 +62,19 @@ type state struct {
 	Launched time.Time      `json:"launched,omitzero"`
 	Begun    time.Time      `json:"begun,omitzero"` // all members have joined
 	Stop     *stop          `json:"stop,omitempty"`
-	Forced   time.Time      `json:"forced,omitzero"` // the engine was told to end it
+	Forced   time.Time      `json:"forced,omitzero"` // the engine was asked to end it
 	Final    *engine.Status `json:"final,omitempty"`
 }
 
-// stop is why the members are told to stop.
+// stop is the order to stop that members get.
 type stop struct {
 	At    time.Time     `json:"at"`
 	Grace time.Duration `json:"grace"`
 	Why   string        `json:"why"`
 	// Asked is true when Driver.Stop was called; else it follows from a member.
 	Asked bool `json:"asked,omitempty"`
-	// Done is true when all have ended well but those that serve, whose ends then
-	// say nothing.
+	// Done is true when all members have succeeded except those that serve. The ends of the serving
+	// ones then do not count.
 	Done bool `json:"done,omitempty"`
 	// Cause is the status that the workload gets when the members' ends do not
 	// say more.
@@ -91,7 +91,7 @@ type member struct {
 
 	heard time.Time // the last sign of life
 	beat  protocol.Beat
-	asked []string // checkpoints that it was told are waited for
+	asked []string // checkpoints that it was asked for
 	none  map[string]bool
 	// placed is true once the engine has said that the launch is on the node
 	// that the agent has named, or that it names none.
@@ -103,7 +103,7 @@ func (m *member) over() bool   { return m.End != nil || m.Lost != "" }
 
 func newWork(c *Config, spec engine.Spec) *work {
 	w := &work{
-		c: c, id: spec.ID, dir: filepath.Join(c.Dir, spec.ID), spec: spec, trees: map[string]*tree{}, looks: map[int]*look{}, wanted: map[int][]*wanted{},
+		c: c, id: spec.ID, dir: filepath.Join(c.Dir, spec.ID), spec: spec, trees: map[string]*tree{}, looks: map[int]*profileRequest{}, wanted: map[int][]*wanted{},
 		changed: make(chan struct{}), done: make(chan struct{}), turns: make(chan struct{}, maxTurns),
 	}
 	w.packs = make(chan struct{}, 2*max(spec.Workers, 1)) // one that broke off may not have been noticed yet
@@ -157,7 +157,7 @@ func load(c *Config, id string) (*work, error) {
 			return nil, err
 		}
 		*m = read
-		m.none, m.heard = map[string]bool{}, c.Now() // it may have spoken while nobody listened
+		m.none, m.heard = map[string]bool{}, c.Now() // it may have sent a heartbeat while the server was down
 	}
 	if w.state.Final != nil {
 		close(w.done)
@@ -189,7 +189,7 @@ func (w *work) saveMember(i int) error {
 	return fault.Wrap(shim.Write(w.dir, memberFile(i), w.members[i]), "recording worker %d of %s", i, w.id)
 }
 
-// notify wakes those who wait for a change. The caller holds mu.
+// notify wakes the callers that wait for a change. The caller holds mu.
 func (w *work) notify() {
 	close(w.changed)
 	w.changed = make(chan struct{})
@@ -241,8 +241,8 @@ func (w *work) order(index, version int) protocol.Order {
 }
 
 // inherit lists what the engine tells a worker by its environment and only it
-// knows: which accelerators are the worker's, and who is in the step.
-// Who has none where others have some is told so.
+// knows: which accelerators are the worker's, and which workers are in the step. A worker without
+// accelerators in a gang that has some is told that it has none.
 func (w *work) inherit() []string {
 	var names []string
 	if len(w.spec.Total().Accelerators) > 0 {

@@ -78,8 +78,8 @@ func jobName(launch remote.Launch) string {
 // launchOf is the id in a job's name.
 func launchOf(jobName string) string { return jobName[strings.LastIndexByte(jobName, '.')+1:] }
 
-// comment says whose job it is: "falaj:INSTALLATION [project user]". What its script says when it
-// fails comes after it.
+// comment names the owner of a job: "falaj:INSTALLATION [project user]". The script appends its message
+// when it fails.
 func (l *Launcher) comment(launch remote.Launch) string {
 	whose := strings.TrimSpace(word(launch.Spec.Project) + " " + word(launch.Spec.User))
 	if whose == "" {
@@ -88,7 +88,7 @@ func (l *Launcher) comment(launch remote.Launch) string {
 	return "falaj:" + l.installation + " [" + whose + "]"
 }
 
-// word is a name as Slurm's names and comments and the script may have it.
+// word makes a name safe for Slurm's job names and comments, and for the script.
 func word(name string) string {
 	const most = 63
 	clean := strings.Map(func(r rune) rune {

@@ -44,8 +44,8 @@ import (
 type Config struct {
 	Bin  string // directory of Slurm's commands; empty is the PATH's usual ones
 	Conf string // SLURM_CONF; empty is Slurm's own default
-	// Users maps a project to the Unix user whose jobs it makes, DefaultUser is
-	// everybody else's. When Falaj is not root, its own user is the only one.
+	// Users maps a project to the Unix user that runs its jobs; DefaultUser runs those of all
+	// other projects. When Falaj is not root, its own user is the only one.
 	Users       map[string]string
 	DefaultUser string
 	Worker      string // path of falaj-worker on the nodes; a pool's option "worker" overrides it
@@ -206,7 +206,7 @@ func (l *Launcher) Start(ctx context.Context, launch remote.Launch) error {
 // Check refuses options of a pool that Slurm could not take.
 func (l *Launcher) Check(options map[string]string) error { return CheckOptions(options) }
 
-// user is who runs the jobs of a project.
+// user is the Unix user that runs the jobs of a project.
 func (l *Launcher) user(project string) (string, error) {
 	user := l.c.Users[project]
 	if user == "" {
@@ -342,7 +342,7 @@ func (l *Launcher) Observe(ctx context.Context, ids []string) (map[string]remote
 	return seen, nil
 }
 
-// reused is a launch whose job's number is another job's.
+// reused is the state of a launch when Slurm has given its job's number to another job.
 func reused(job int) remote.Observed {
 	return remote.Observed{State: engine.Lost, Message: fmt.Sprintf("Slurm lost job %d and gave its number to another job", job)}
 }
@@ -404,7 +404,7 @@ func (l *Launcher) Stop(ctx context.Context, id string, grace time.Duration) err
 	if grace <= 0 {
 		return l.cancel(ctx, r, "--signal=KILL")
 	}
-	// One that has no step yet ends here; the others are told, and go on until
+	// A job without a step yet ends here. The others get a signal, and run until
 	// they have saved.
 	err := l.cancel(ctx, r, "--state=PENDING")
 	if err == nil {

@@ -131,7 +131,7 @@ func (s *Service) TakeTwoPeople(t policy.TwoPeople) {
 // the project, both on record; fault.Unavailable when the record could not be
 // written, and others when roles could not be read, which all are refusals.
 func (s *Service) Allow(ctx context.Context, action policy.Action, object policy.Object) error {
-	v, err := s.judge(ctx, action, object)
+	v, err := s.evaluate(ctx, action, object)
 	if err != nil {
 		return err
 	}
@@ -162,7 +162,7 @@ func (s *Service) Allow(ctx context.Context, action policy.Action, object policy
 // Permits is Allow without a record, for what decides only what to show: lists
 // and menus. An act on its word must still ask Allow.
 func (s *Service) Permits(ctx context.Context, action policy.Action, object policy.Object) (bool, error) {
-	v, err := s.judge(ctx, action, object)
+	v, err := s.evaluate(ctx, action, object)
 	return v.allowed, err
 }
 
@@ -176,7 +176,7 @@ type verdict struct {
 	def     policy.Definition
 }
 
-func (s *Service) judge(ctx context.Context, action policy.Action, object policy.Object) (verdict, error) {
+func (s *Service) evaluate(ctx context.Context, action policy.Action, object policy.Object) (verdict, error) {
 	p := identity.From(ctx)
 	def, ok := policy.Lookup(action)
 	if !ok {

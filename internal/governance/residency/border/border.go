@@ -1,5 +1,5 @@
 // Package border is the service of residency: the zones that there are, the
-// widening of labels across them, and the guard at every door.
+// widening of labels across them, and the guard of transfers.
 //
 // # Map
 //
@@ -7,7 +7,7 @@
 //   - zones.go: zones are made and changed, never removed.
 //   - law.go: changing a zone's jurisdiction, provider or trust by two people with a reason.
 //   - relabel.go: narrowing at once, widening by two people with a reason.
-//   - guard.go: the one check at every door, with refusals on record.
+//   - guard.go: the check of each transfer (residency.Guard), with refusals on record.
 //   - store.go, events.go: what it needs of a database, what it tells others.
 //
 // # Guarantees

@@ -12,8 +12,7 @@ import (
 // journalTime is how long a refusal may wait to be on record.
 const journalTime = 10 * time.Second
 
-// Guard stands at every door. It implements residency.Guard and is safe for
-// concurrent use.
+// Guard implements residency.Guard, and records refusals. It is safe for concurrent use.
 type Guard struct {
 	journal audit.Journal
 }

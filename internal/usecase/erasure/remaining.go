@@ -90,9 +90,9 @@ const leastText = 4
 // maxNamed bounds the places of a kind that a certificate names.
 const maxNamed = 200
 
-// Unsearched implements privacy.Config.Beyond. It names the places in which a person may remain, given what was found of it:
-// texts that have its key, and what was made of its rows and cannot be searched.
-func (s *Service) Unsearched(ctx context.Context, of privacy.Subject, f privacy.Found) (left []privacy.Unsearched, kinds []string, err error) {
+// Remaining implements privacy.Config.Beyond. It returns the places in which a person may remain after the participants searched:
+// texts that contain its key, and data derived from its rows that cannot be searched.
+func (s *Service) Remaining(ctx context.Context, of privacy.Subject, f privacy.Found) (left []privacy.Unsearched, kinds []string, err error) {
 	l := leftovers{s: s, p: project.Name(of.Project), had: map[string]bool{}, named: map[string]int{}}
 	refs, err := s.datasets().named(ctx, l.p, f)
 	if err != nil {
