@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -235,7 +236,7 @@ func (a *App) openCompute(ctx context.Context) error {
 		return err
 	}
 	if index.None() {
-		a.log.Warn(config.NoPackageIndex)
+		a.log.WarnContext(ctx, "there is no package index", slog.String("hint", config.NoPackageIndex))
 	}
 	timeout, _ := time.ParseDuration(a.cfg.Environments.Timeout)    // validated
 	indexes, _ := config.PackageIndexes(a.cfg.Environments.Indexes) // validated

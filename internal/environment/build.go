@@ -349,7 +349,7 @@ func (s *Service) Finish(ctx context.Context, w compute.Workload) error {
 	switch {
 	case reason != "" && passing(w.Status, log) && e.Retries < len(s.cfg.Pauses):
 		return s.again(ctx, e, reason, hint)
-	case reason != "" && step == stepLock && e.replace(log):
+	case reason != "" && step == stepLock && replace(&e, log):
 		return s.advance(ctx, e, "")
 	case reason != "":
 		return s.fail(ctx, e, reason, hint)

@@ -37,9 +37,9 @@ type Interpreter struct {
 }
 
 // kept is the packages of Site that the environment uses.
-func (in Interpreter) kept() map[string]string {
-	kept := maps.Clone(in.Site)
-	for _, name := range in.Replaced {
+func (i Interpreter) kept() map[string]string {
+	kept := maps.Clone(i.Site)
+	for _, name := range i.Replaced {
 		delete(kept, name)
 	}
 	return kept

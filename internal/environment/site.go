@@ -229,10 +229,10 @@ func emptyWheel(stem, name, version string) ([]byte, error) {
 // inConflictRE finds the packages of an interpreter in uv's derivation of a conflict.
 var inConflictRE = regexp.MustCompile(`([a-z0-9][a-z0-9._-]*)(?:\[[^\]]*\])?(?:\{[^}]*\})?==[^\s,]+` + regexp.QuoteMeta(siteMark))
 
-// replace lets the environment have its own version of the packages of the interpreter
+// replace lets an environment have its own version of the packages of the interpreter
 // that were in conflict when the requirements were locked, but of those that the
 // requirements name. It reports whether there were any.
-func (e *Environment) replace(log string) bool {
+func replace(e *Environment, log string) bool {
 	named, err := e.Spec.required()
 	if !e.Spec.SitePackages || err != nil {
 		return false

@@ -16,13 +16,13 @@ func TestReplace(t *testing.T) {
 	log := "Because a depends on torch>=2 and torch==1.13+falaj.site, a conflicts. And because " +
 		"mlflow-skinny>=3.12.0 depends on typing-extensions{python_full_version < '3.13'}==4.4+falaj.site and pyyaml[c]==6+falaj.site, " +
 		"and numpy==1.24 and other==1+falaj.site, we can conclude that your requirements are unsatisfiable."
-	if !e.replace(log) || !slices.Equal(e.Interpreter.Replaced, []string{"typing-extensions", "pyyaml"}) {
+	if !replace(&e, log) || !slices.Equal(e.Interpreter.Replaced, []string{"typing-extensions", "pyyaml"}) {
 		t.Fatalf("%v", e.Interpreter.Replaced)
 	}
 	if id := e.workload(); !strings.HasSuffix(string(id), "-r2") {
 		t.Errorf("the next lock is workload %s", id)
 	}
-	if e.replace(log) {
+	if replace(&e, log) {
 		t.Error("what was replaced is replaced again")
 	}
 	if kept := e.Interpreter.kept(); len(kept) != 2 || kept["numpy"] == "" {
@@ -33,7 +33,7 @@ func TestReplace(t *testing.T) {
 		t.Errorf("%q", said)
 	}
 	e.Spec.SitePackages = false
-	if e.Interpreter.Replaced = nil; e.replace(log) {
+	if e.Interpreter.Replaced = nil; replace(&e, log) {
 		t.Error("without site_packages there is nothing to replace")
 	}
 }

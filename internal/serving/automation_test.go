@@ -22,7 +22,7 @@ func lifeOfActs(t *testing.T, p *pond) {
 	summer := time.Date(2013, 7, 1, 0, 0, 0, 0, time.UTC)
 	claim := func(kind serving.AutoActionKind, cause string, at time.Time) (serving.AutoAction, bool) {
 		t.Helper()
-		a, ok, err := p.AutoActions.Claim(ctx, serving.AutoAction{
+		a, ok, err := p.Claim(ctx, serving.AutoAction{
 			Project: "nyc", Deployment: "d", Kind: kind, Cause: cause, At: at, Reason: "temp drifted", Evidence: json.RawMessage(`{"psi":0.4}`),
 		}, serving.Cooldowns{kind: 24 * time.Hour, serving.AutoRollback: time.Hour})
 		if err != nil {
@@ -35,7 +35,7 @@ func lifeOfActs(t *testing.T, p *pond) {
 		t.Fatalf("%+v %v", first, ok)
 	}
 	p.reopen() // killed in the middle of the act
-	open, err := p.AutoActions.Claimed(ctx)
+	open, err := p.Claimed(ctx)
 	if err != nil || len(open) != 1 || open[0].ID != first.ID || open[0].Cause != "1-7" {
 		t.Fatalf("%+v %v", open, err)
 	}
@@ -43,17 +43,17 @@ func lifeOfActs(t *testing.T, p *pond) {
 		t.Errorf("the same cause again: %+v %v", again, ok)
 	}
 	for range 2 { // the second changes nothing
-		if err := p.AutoActions.Conclude(ctx, first.ID, serving.AutoActionDone, "", "job_1"); err != nil {
+		if err := p.Conclude(ctx, first.ID, serving.AutoActionDone, "", "job_1"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := p.AutoActions.Conclude(ctx, first.ID, serving.AutoActionFailed, "no", ""); !fault.Is(err, fault.Conflict) {
+	if err := p.Conclude(ctx, first.ID, serving.AutoActionFailed, "no", ""); !fault.Is(err, fault.Conflict) {
 		t.Errorf("concluded otherwise: %v", err)
 	}
-	if err := p.AutoActions.Conclude(ctx, "act_x", serving.AutoActionDone, "", ""); !fault.Is(err, fault.NotFound) {
+	if err := p.Conclude(ctx, "act_x", serving.AutoActionDone, "", ""); !fault.Is(err, fault.NotFound) {
 		t.Errorf("%v", err)
 	}
-	if err := p.AutoActions.Conclude(ctx, first.ID, serving.AutoActionClaimed, "", ""); !fault.Is(err, fault.Invalid) {
+	if err := p.Conclude(ctx, first.ID, serving.AutoActionClaimed, "", ""); !fault.Is(err, fault.Invalid) {
 		t.Errorf("%v", err)
 	}
 
@@ -118,17 +118,17 @@ func lifeOfActs(t *testing.T, p *pond) {
 		"kind": {Project: "nyc", Deployment: "d", Kind: "dance", Cause: "x"}, "cause": {Project: "nyc", Deployment: "d", Kind: serving.AutoCanary},
 		"evidence": {Project: "nyc", Deployment: "d", Kind: serving.AutoCanary, Cause: "x", Evidence: json.RawMessage("{")},
 	} {
-		if _, _, err := p.AutoActions.Claim(ctx, a, nil); !fault.Is(err, fault.Invalid) {
+		if _, _, err := p.Claim(ctx, a, nil); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, _, err := p.AutoActions.Claim(ctx, serving.AutoAction{Project: "nyc", Deployment: "no", Kind: serving.AutoCanary, Cause: "x"}, nil); !fault.Is(err, fault.NotFound) {
+	if _, _, err := p.Claim(ctx, serving.AutoAction{Project: "nyc", Deployment: "no", Kind: serving.AutoCanary, Cause: "x"}, nil); !fault.Is(err, fault.NotFound) {
 		t.Errorf("%v", err)
 	}
 	if err := p.Delete(ctx, "nyc", "d"); err != nil {
 		t.Fatal(err)
 	}
-	if open, err := p.AutoActions.Claimed(ctx); err != nil || len(open) != 0 {
+	if open, err := p.Claimed(ctx); err != nil || len(open) != 0 {
 		t.Errorf("acts of a deployment that is gone: %+v %v", open, err)
 	}
 }
@@ -143,7 +143,7 @@ func claimedOnce(t *testing.T, p *pond) {
 	var wg sync.WaitGroup
 	for range 16 {
 		wg.Go(func() {
-			_, ok, err := p.AutoActions.Claim(t.Context(), serving.AutoAction{Project: "nyc", Deployment: "d", Kind: serving.AutoRetrain, Cause: "1-7", At: time.Now()}, serving.Cooldowns{serving.AutoRetrain: time.Hour})
+			_, ok, err := p.Claim(t.Context(), serving.AutoAction{Project: "nyc", Deployment: "d", Kind: serving.AutoRetrain, Cause: "1-7", At: time.Now()}, serving.Cooldowns{serving.AutoRetrain: time.Hour})
 			if err != nil {
 				t.Error(err)
 			}
@@ -175,7 +175,7 @@ func TestCooldownsOfOtherKinds(t *testing.T) {
 		{serving.AutoCanary, "3", 59 * time.Minute, serving.Cooldowns{serving.AutoRollback: time.Hour}, false},
 		{serving.AutoCanary, "4", 62 * time.Minute, serving.Cooldowns{serving.AutoRollback: time.Hour}, true},
 	} {
-		a, ok, err := p.AutoActions.Claim(t.Context(), serving.AutoAction{Project: "nyc", Deployment: "d", Kind: c.kind, Cause: c.cause, At: summer.Add(c.after)}, c.cool)
+		a, ok, err := p.Claim(t.Context(), serving.AutoAction{Project: "nyc", Deployment: "d", Kind: c.kind, Cause: c.cause, At: summer.Add(c.after)}, c.cool)
 		if err != nil || ok != c.ok {
 			t.Errorf("%s after %s: %v %+v %v", c.kind, c.after, ok, a, err)
 		}

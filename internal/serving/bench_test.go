@@ -60,7 +60,7 @@ func BenchmarkInfer(b *testing.B) {
 				b.Fatal(err)
 			}
 			if c.canary {
-				if _, err := p.Rollouts.Start(b.Context(), "nyc", "d", serving.RolloutRequest{Version: "2", Weight: 20}); err != nil {
+				if _, err := p.Start(b.Context(), "nyc", "d", serving.RolloutRequest{Version: "2", Weight: 20}); err != nil {
 					b.Fatal(err)
 				}
 			}

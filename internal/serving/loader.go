@@ -10,12 +10,13 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/singleflight"
+
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	models "github.com/falaj-ml/falaj/internal/serving/runtime"
 	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/store"
-	"golang.org/x/sync/singleflight"
 )
 
 func versionText(v int64) string { return strconv.FormatInt(v, 10) }

@@ -112,7 +112,7 @@ func TestNothingLeavesItsZone(t *testing.T) {
 		t.Errorf("asked for %+v", d.loads)
 	}
 	// A version that may not be there does not come by a rollout either.
-	if _, err := p.Rollouts.Start(t.Context(), "nyc", "d", serving.RolloutRequest{Version: "1", Weight: 20}); !fault.Is(err, fault.PermissionDenied) {
+	if _, err := p.Start(t.Context(), "nyc", "d", serving.RolloutRequest{Version: "1", Weight: 20}); !fault.Is(err, fault.PermissionDenied) {
 		t.Errorf("a rollout: %v", err)
 	}
 }
@@ -277,7 +277,7 @@ func TestWhichModelThere(t *testing.T) {
 		if d.loads[0] != c.want {
 			t.Errorf("%q %q: %+v", c.model, c.version, d.loads)
 		}
-		_, err := p.Rollouts.Start(t.Context(), "nyc", "d", serving.RolloutRequest{Version: "3", Weight: 20})
+		_, err := p.Start(t.Context(), "nyc", "d", serving.RolloutRequest{Version: "3", Weight: 20})
 		if fixed := c.version == "7" || c.version == "none"; fixed != fault.Is(err, fault.Invalid) || !fixed && err != nil {
 			t.Errorf("%q %q: a rollout: %v", c.model, c.version, err)
 		}

@@ -263,7 +263,7 @@ func TestRepliesWhileScaling(t *testing.T) {
 			h.fails.Store(false)
 			may(p.RunOnce(ctx))
 		case 4:
-			may(second(p.Rollouts.Start(ctx, "nyc", "d", serving.RolloutRequest{Version: strconv.Itoa(2 + r.IntN(6)), Weight: 40})))
+			may(second(p.Start(ctx, "nyc", "d", serving.RolloutRequest{Version: strconv.Itoa(2 + r.IntN(6)), Weight: 40})))
 		case 5:
 			may(second(p.Promote(ctx, "nyc", "d", serving.RolloutEnd{})))
 		case 6:

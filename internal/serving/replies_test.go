@@ -158,7 +158,7 @@ func repliesWhileVersionsChange(t *testing.T, spec serving.Spec, mark int64, inp
 	for i := range 6 {
 		_, err := p.Shadow(ctx, "nyc", "d", "9")
 		must(err)
-		_, err = p.Rollouts.Start(ctx, "nyc", "d", serving.RolloutRequest{Version: strconv.Itoa(2 + i%6), Weight: 40})
+		_, err = p.Start(ctx, "nyc", "d", serving.RolloutRequest{Version: strconv.Itoa(2 + i%6), Weight: 40})
 		must(err)
 		rt.dead.Store(true)
 		must(second(p.SetWeight(ctx, "nyc", "d", 70)))

@@ -157,7 +157,7 @@ func (p *pond) ask(t *testing.T, version, routeKey string) int64 {
 
 func (p *pond) start(t *testing.T, version string, weight int) serving.Rollout {
 	t.Helper()
-	r, err := p.Rollouts.Start(t.Context(), "nyc", "d", serving.RolloutRequest{Version: version, Weight: weight, Cause: "test"})
+	r, err := p.Start(t.Context(), "nyc", "d", serving.RolloutRequest{Version: version, Weight: weight, Cause: "test"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +199,7 @@ func lifeOfARollout(t *testing.T, p *pond) {
 	if p.ask(t, "1", "") != 1 || p.ask(t, "2", "") != 2 {
 		t.Error("an explicit version was not answered by it")
 	}
-	if _, err := p.Rollouts.Start(ctx, "nyc", "d", serving.RolloutRequest{Version: "3"}); !fault.Is(err, fault.Conflict) {
+	if _, err := p.Start(ctx, "nyc", "d", serving.RolloutRequest{Version: "3"}); !fault.Is(err, fault.Conflict) {
 		t.Errorf("two at once: %v", err)
 	}
 	st := p.status(t)
@@ -338,17 +338,17 @@ func TestRefusedRollouts(t *testing.T) {
 	p.world.models["m/3"] = serving.Model{Name: "m", Version: 3, Digest: "sha256:3", File: []byte("garbage")}
 	p.world.models["m/4"] = serving.Model{Name: "m", Version: 4, Digest: "sha256:4"} // tampered with
 	for version, kind := range map[string]fault.Kind{"1": fault.Conflict, "3": fault.Invalid, "4": fault.Conflict, "77": fault.NotFound, "": fault.Invalid} {
-		if _, err := p.Rollouts.Start(ctx, "nyc", "d", serving.RolloutRequest{Version: version}); !fault.Is(err, kind) {
+		if _, err := p.Start(ctx, "nyc", "d", serving.RolloutRequest{Version: version}); !fault.Is(err, kind) {
 			t.Errorf("version %q: %v", version, err)
 		}
 	}
 	for _, weight := range []int{-1, 100} {
-		if _, err := p.Rollouts.Start(ctx, "nyc", "d", serving.RolloutRequest{Version: "2", Weight: weight}); !fault.Is(err, fault.Invalid) {
+		if _, err := p.Start(ctx, "nyc", "d", serving.RolloutRequest{Version: "2", Weight: weight}); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%d %%: %v", weight, err)
 		}
 	}
 	p.world.gone = 2
-	if _, err := p.Rollouts.Start(ctx, "nyc", "d", serving.RolloutRequest{Version: "2"}); !fault.Is(err, fault.NotFound) {
+	if _, err := p.Start(ctx, "nyc", "d", serving.RolloutRequest{Version: "2"}); !fault.Is(err, fault.NotFound) {
 		t.Errorf("deleted while it was loaded: %v", err)
 	}
 	p.world.gone = 0
@@ -391,7 +391,7 @@ func TestRefusedRollouts(t *testing.T) {
 
 	p.world.denied["deployment.rollout"] = true
 	for name, err := range map[string]error{
-		"start": second(p.Rollouts.Start(ctx, "nyc", "d", serving.RolloutRequest{Version: "2"})), "promote": second(p.Promote(ctx, "nyc", "d", serving.RolloutEnd{})),
+		"start": second(p.Start(ctx, "nyc", "d", serving.RolloutRequest{Version: "2"})), "promote": second(p.Promote(ctx, "nyc", "d", serving.RolloutEnd{})),
 		"rollback": second(p.Rollback(ctx, "nyc", "d", serving.RolloutEnd{})), "shadow": second(p.Shadow(ctx, "nyc", "d", "2")),
 		"reweigh": second(p.SetWeight(ctx, "nyc", "d", 5)), "automation": second(p.SetAutomation(ctx, "nyc", "d", false, "")),
 		"began": p.Began(ctx, "nyc", "rol_x", time.Now()),
@@ -521,7 +521,7 @@ func TestNothingLostOrMixed(t *testing.T) {
 		candidate := stable%8 + 1
 		_, err := p.Shadow(ctx, "nyc", "d", "9")
 		must(err)
-		_, err = p.Rollouts.Start(ctx, "nyc", "d", serving.RolloutRequest{Version: strconv.FormatInt(candidate, 10), Weight: 5})
+		_, err = p.Start(ctx, "nyc", "d", serving.RolloutRequest{Version: strconv.FormatInt(candidate, 10), Weight: 5})
 		must(err)
 		kept := map[string]bool{}
 		for _, weight := range []int{20, 50, 90} {

@@ -667,7 +667,7 @@ func TestComparedWithTheStable(t *testing.T) {
 	started := make(chan error, 1)
 	try := func(version string, meanwhile func()) error {
 		go func() {
-			started <- second(p.Rollouts.Start(ctx, "nyc", "d", serving.RolloutRequest{Version: version, Weight: 50}))
+			started <- second(p.Start(ctx, "nyc", "d", serving.RolloutRequest{Version: version, Weight: 50}))
 		}()
 		<-r.began // the candidate: what is asleep was loaded before
 		meanwhile()

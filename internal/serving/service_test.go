@@ -156,7 +156,7 @@ func TestLifeOfADeployment(t *testing.T) {
 	if _, _, err := s.Apply(ctx, "nyc", "delay", serving.Spec{Model: "delay", Version: "2"}, true); !fault.Is(err, fault.Conflict) {
 		t.Errorf("a dry run of a version that is not cleared: %v", err)
 	}
-	if _, err := s.Rollouts.Start(ctx, "nyc", "delay", serving.RolloutRequest{Version: "2"}); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "may not answer requests yet") {
+	if _, err := s.Start(ctx, "nyc", "delay", serving.RolloutRequest{Version: "2"}); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "may not answer requests yet") {
 		t.Errorf("a version that is not cleared is tried: %v", err)
 	}
 	if _, err := s.Shadow(ctx, "nyc", "delay", "2"); err != nil {

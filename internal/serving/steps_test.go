@@ -157,7 +157,7 @@ func TestStepsOfARollout(t *testing.T) {
 	if _, _, err := s.Apply(ctx, "nyc", "delay", stepped(), false); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Rollouts.Start(ctx, "nyc", "delay", serving.RolloutRequest{Version: "2", Weight: 50}); err != nil {
+	if _, err := s.Start(ctx, "nyc", "delay", serving.RolloutRequest{Version: "2", Weight: 50}); err != nil {
 		t.Fatal(err)
 	}
 	r := flights([]float64{50}, "AA")
@@ -247,7 +247,7 @@ func TestOtherStepsEndATrial(t *testing.T) {
 	if _, _, err := s.Apply(ctx, "nyc", "delay", stepped(), false); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Rollouts.Start(ctx, "nyc", "delay", serving.RolloutRequest{Version: "2", Weight: 50}); err != nil {
+	if _, err := s.Start(ctx, "nyc", "delay", serving.RolloutRequest{Version: "2", Weight: 50}); err != nil {
 		t.Fatal(err)
 	}
 	w.words("champion", 2)

@@ -361,7 +361,7 @@ func TestFullDisk(t *testing.T) {
 			return err
 		},
 		"canary": func() error {
-			_, err := p.Rollouts.Start(t.Context(), "nyc", "d", serving.RolloutRequest{Version: "3"})
+			_, err := p.Start(t.Context(), "nyc", "d", serving.RolloutRequest{Version: "3"})
 			return err
 		},
 		"shadow": func() error {

@@ -152,7 +152,7 @@ func TestWaitingForActs(t *testing.T) {
 	p.start(t, "2", 50)
 	claim := func(kind serving.AutoActionKind, cause string, cool serving.Cooldowns) serving.AutoAction {
 		t.Helper()
-		a, _, err := p.AutoActions.Claim(ctx, serving.AutoAction{Project: "nyc", Deployment: "d", Kind: kind, Cause: cause, Reason: "brier is better"}, cool)
+		a, _, err := p.Claim(ctx, serving.AutoAction{Project: "nyc", Deployment: "d", Kind: kind, Cause: cause, Reason: "brier is better"}, cool)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -160,7 +160,7 @@ func TestWaitingForActs(t *testing.T) {
 	}
 	act := claim(serving.AutoPromote, "1-1", nil)
 	for _, cause := range []string{"the disk is slow", "the store is away", "the store is away"} {
-		p.AutoActions.NoteHindrance(ctx, act, fault.New(fault.Unavailable, "%s", cause))
+		p.NoteHindrance(ctx, act, fault.New(fault.Unavailable, "%s", cause))
 		st := p.status(t)
 		if !waits(st, "automatic promote of d is in progress", "15m0s", "brier is better", "retried, because: "+cause) || len(st.Waiting) != 1 {
 			t.Errorf("%q", st.Waiting)
@@ -177,7 +177,7 @@ func TestWaitingForActs(t *testing.T) {
 	if again := claim(serving.AutoPromote, "1-1", nil); again.Why() != "brier is better" || again.ID != act.ID {
 		t.Errorf("%+v", again)
 	}
-	if err := p.AutoActions.Conclude(ctx, act.ID, serving.AutoActionFailed, "", ""); err != nil {
+	if err := p.Conclude(ctx, act.ID, serving.AutoActionFailed, "", ""); err != nil {
 		t.Fatal(err)
 	}
 	st := p.status(t)
@@ -187,7 +187,7 @@ func TestWaitingForActs(t *testing.T) {
 	if !waits(st, "automatic promote was failed, and is not retried", "falaj deploy promote d", "brier is better") {
 		t.Errorf("%q", st.Waiting)
 	}
-	p.AutoActions.NoteHindrance(ctx, act, fault.New(fault.Unavailable, "too late")) // it has ended
+	p.NoteHindrance(ctx, act, fault.New(fault.Unavailable, "too late")) // it has ended
 	if st := p.status(t); st.Acts[0].Reason != "brier is better" {
 		t.Errorf("%+v", st.Acts[0])
 	}
