@@ -29,21 +29,5 @@ func TestImports(t *testing.T) {
 			imports[p.Path] = len(ours(p.Imports))
 		}
 	}
-	for name, n := range imports {
-		switch known, wide := wideImports[name]; {
-		case n > maxImports && !wide:
-			t.Errorf("%s imports %d packages of ours, more than %d: split it, or declare what it needs as an interface", name, n, maxImports)
-		case n > known && wide:
-			t.Errorf("%s imports %d packages of ours, and imported %d: declare what it needs as an interface", name, n, known)
-		case n <= maxImports && wide:
-			t.Errorf("%s imports %d packages of ours: remove it from wideImports", name, n)
-		case n < known:
-			t.Errorf("%s imports %d packages of ours, and imported %d: correct wideImports", name, n, known)
-		}
-	}
-	for name := range wideImports {
-		if _, ok := imports[name]; !ok {
-			t.Errorf("%s is in wideImports, and is no package below the use cases: remove it", name)
-		}
-	}
+	onlyShrinks(t, "imports of ours", imports, wideImports, maxImports, "split it, or declare what it needs as an interface")
 }

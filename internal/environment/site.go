@@ -230,7 +230,7 @@ func emptyWheel(stem, name, version string) ([]byte, error) {
 var inConflictRE = regexp.MustCompile(`([a-z0-9][a-z0-9._-]*)(?:\[[^\]]*\])?(?:\{[^}]*\})?==[^\s,]+` + regexp.QuoteMeta(siteMark))
 
 // replace lets an environment have its own version of the packages of the interpreter
-// that were in conflict when the requirements were locked, but of those that the
+// that were in conflict when the requirements were locked, except those that the
 // requirements name. It reports whether there were any.
 func replace(e *Environment, log string) bool {
 	named, err := e.Spec.required()

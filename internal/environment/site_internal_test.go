@@ -7,7 +7,7 @@ import (
 )
 
 // TestReplace: an environment has its own version of the packages of the interpreter that
-// are in conflict, but of those that its requirements name.
+// are in conflict, except those that its requirements name.
 func TestReplace(t *testing.T) {
 	e := Environment{
 		Spec:        Spec{SitePackages: true, Requirements: []string{"Torch", "mlflow-skinny>=3"}},
