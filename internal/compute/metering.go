@@ -171,7 +171,7 @@ func (s *Costs) metered(ctx context.Context, tx *store.Tx, l ledger, p project.N
 		if w.State != Running || p != "" && w.Project != p {
 			continue
 		}
-		if u := l.meter(w, s.now()); u.Started.Before(until) && u.Ended.After(from) {
+		if u := l.meter(w, s.now()); u.Started.Before(until) && (u.Ended.After(from) || u.Started.Equal(from)) {
 			each(u)
 		}
 	}

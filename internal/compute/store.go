@@ -90,8 +90,8 @@ type UsageStore interface {
 	// Usages lists what a project used since t, newest first; an empty project
 	// is all of them.
 	Usages(ctx context.Context, tx *store.Tx, p project.Name, since time.Time, limit int) ([]Usage, error)
-	// EachUsage gives what ran between two instants, in any order; an empty project
-	// is all of them.
+	// EachUsage gives what ran between two instants, the first included, in any order; an
+	// empty project is all of them.
 	EachUsage(ctx context.Context, tx *store.Tx, p project.Name, from, until time.Time, each func(Usage)) error
 	// TakeUsage removes what workloads used that are not there any more, and gives it.
 	TakeUsage(ctx context.Context, tx *store.Tx, ids []WorkloadID) ([]Usage, error)

@@ -90,13 +90,13 @@ func (UsageStore) Usages(ctx context.Context, tx *store.Tx, p project.Name, sinc
 // usagePage is how many rows EachUsage reads at once.
 const usagePage = 5000
 
-// EachUsage gives what ran between two instants, page by page.
+// EachUsage implements compute.UsageStore, page by page.
 func (UsageStore) EachUsage(ctx context.Context, tx *store.Tx, p project.Name, from, until time.Time, each func(compute.Usage)) error {
 	for ended, workload := store.At(from), ""; ; {
 		var rows []usageRow
 		q := tx.NewSelect().Model(&rows).Where("started < ?", store.At(until)).OrderExpr("ended, workload").Limit(usagePage)
 		if workload == "" {
-			q = q.Where("ended > ?", ended)
+			q = q.Where("ended >= ? AND (ended > ? OR started = ended)", ended, ended)
 		} else {
 			q = q.Where("(ended > ? OR (ended = ? AND workload > ?))", ended, ended, workload)
 		}
