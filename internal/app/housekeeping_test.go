@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"errors"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"testing"
@@ -12,6 +11,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/store/storetest"
 )
 
 // TestEachProject: a project that cannot be swept holds up no other.
@@ -53,11 +53,7 @@ func TestEachProject(t *testing.T) {
 
 // Each place where versions are named can be asked, and tells of its project.
 func TestCitations(t *testing.T) {
-	db, err := store.Open(t.Context(), store.Config{URL: "sqlite://" + filepath.Join(t.TempDir(), "falaj.db"), Migrations: schema.Migrations})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = db.Close() })
+	db := storetest.SQLite(t, schema.Migrations...)
 	rows := []string{
 		`INSERT INTO training_job (id, project, name, digest, state, waiting, body, revision) VALUES ('job_1', 'nyc', 'train', 'd', 'succeeded', FALSE, '{"ref":"dataset a_b@1"}', 1)`,
 		`INSERT INTO training_job (id, project, name, digest, state, waiting, body, revision) VALUES ('job_2', 'other', 'train', 'd', 'succeeded', FALSE, '{"ref":"dataset a_b@2"}', 1)`,
@@ -70,7 +66,7 @@ func TestCitations(t *testing.T) {
 		`INSERT INTO monitoring_monitor VALUES ('nyc', 'm', 'mon_1', 'd', '{"baseline":"dataset:a_b@7"}', FALSE, '', 0, 0, 1)`,
 	}
 	var got []string
-	err = db.Update(t.Context(), "nyc", func(ctx context.Context, tx *store.Tx) error {
+	err := db.Update(t.Context(), "nyc", func(ctx context.Context, tx *store.Tx) error {
 		got = nil
 		for _, r := range rows {
 			if _, err := tx.NewRaw(r).Exec(ctx); err != nil {

@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -12,18 +11,15 @@ import (
 	"github.com/falaj-ml/falaj/internal/app/schema"
 	"github.com/falaj-ml/falaj/internal/config"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/store/storetest"
 )
 
 // TestEveryTableHasARetention: the page on retention names each table of the schema, once,
 // and none that is not there; and each setting of the block, with its default.
 func TestEveryTableHasARetention(t *testing.T) {
-	db, err := store.Open(t.Context(), store.Config{URL: "sqlite://" + filepath.Join(t.TempDir(), "falaj.db"), Migrations: schema.Migrations})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
+	db := storetest.SQLite(t, schema.Migrations...)
 	var tables []string // but for the versions of the schema, one row a migration
-	err = db.View(t.Context(), func(ctx context.Context, tx *store.Tx) error {
+	err := db.View(t.Context(), func(ctx context.Context, tx *store.Tx) error {
 		return tx.NewRaw(`SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%' AND name NOT LIKE 'store_version_%' ORDER BY name`).Scan(ctx, &tables)
 	})
 	if err != nil {

@@ -109,7 +109,7 @@ var sklearn = monitoring.Spec{Drift: monitoring.DriftSpec{Classifier: &monitorin
 func TestClassify(t *testing.T) { classify(t, newWorld(t)) }
 
 func TestClassifyOnPostgres(t *testing.T) {
-	classify(t, newWorldOn(t, t.TempDir(), storetest.Postgres(t)))
+	classify(t, newWorldOn(t, t.TempDir(), storetest.Postgres(t, schema...)))
 }
 
 func classify(t *testing.T, w *world) {

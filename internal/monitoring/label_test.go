@@ -184,7 +184,7 @@ func TestLabelsBeforeTheWindowIsClosed(t *testing.T) {
 
 // TestPostgreSQL: the statements are of both databases.
 func TestPostgreSQL(t *testing.T) {
-	w := newWorldOn(t, t.TempDir(), storetest.Postgres(t))
+	w := newWorldOn(t, t.TempDir(), storetest.Postgres(t, schema...))
 	s := w.service(nil)
 	w.apply(s, monitoring.Spec{Window: monitoring.WindowSpec{Every: "2d", Slide: "1d"}})
 	r := rand.New(rand.NewPCG(4, 4))

@@ -28,6 +28,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/monitoring/monitoringsql"
 	"github.com/falaj-ml/falaj/internal/serving/prediction"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/store/storetest"
 )
 
 type ring struct{}
@@ -69,17 +70,20 @@ var (
 	begin = time.Date(2013, 6, 3, 0, 0, 0, 0, time.UTC) // a Monday
 )
 
+// schema lists the migrations of the database.
+var schema = []store.Migrations{monitoringsql.Migrations, labelsql.Migrations}
+
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	dir := t.TempDir()
-	return newWorldOn(t, dir, "sqlite://"+filepath.Join(dir, "falaj.db"))
+	return newWorldOn(t, dir, storetest.SQLiteURL(t, dir, schema...))
 }
 
 func newWorldOn(t *testing.T, dir, url string) *world {
 	t.Helper()
 	w := &world{t: t, dir: dir, sealer: blobtest.NewSealer(), now: wall, version: 1}
 	db, err := store.Open(t.Context(), store.Config{
-		URL: url, Migrations: []store.Migrations{monitoringsql.Migrations, labelsql.Migrations},
+		URL: url, Migrations: schema,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -2,7 +2,6 @@ package serving_test
 
 import (
 	"context"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -14,7 +13,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/serving/runtime"
 	"github.com/falaj-ml/falaj/internal/serving/runtime/runtimetest"
 	"github.com/falaj-ml/falaj/internal/serving/servingsql"
-	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/store/storetest"
 )
 
 // snakes is a runtime that notes how it was asked to load, and environments.
@@ -71,11 +70,7 @@ func openSnakes(t *testing.T) (*services, *snakes) {
 	w.models["snake/2"] = serving.Model{Name: "snake", Version: 2, Digest: "sha256:g", File: runtimetest.FakeModel, Files: filesOf("own")}
 	w.models["snake/3"] = serving.Model{Name: "snake", Version: 3, Digest: "sha256:h", File: runtimetest.FakeModel}
 	w.words("champion", 1)
-	db, err := store.Open(t.Context(), store.Config{URL: "sqlite://" + filepath.Join(t.TempDir(), "falaj.db"), Migrations: []store.Migrations{servingsql.Migrations}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = db.Close() })
+	db := storetest.SQLite(t, servingsql.Migrations)
 	return newServices(serving.Config{DB: db, Store: servingsql.Store{}, Authz: w, Models: onlyFiles{w}, Journal: w, Guard: w, Runtime: n, Environments: n}), n
 }
 

@@ -3,7 +3,6 @@ package serving_test
 import (
 	"context"
 	"encoding/json"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -101,11 +100,7 @@ type pond struct {
 
 func newPond(tb testing.TB) *pond {
 	tb.Helper()
-	db, err := store.Open(tb.Context(), store.Config{URL: "sqlite://" + filepath.Join(tb.TempDir(), "falaj.db"), Migrations: []store.Migrations{servingsql.Migrations}})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { _ = db.Close() })
+	db := storetest.SQLite(tb, servingsql.Migrations)
 	return newPondOn(tb, db)
 }
 

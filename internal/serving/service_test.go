@@ -17,6 +17,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/serving/runtime/runtimetest"
 	"github.com/falaj-ml/falaj/internal/serving/servingsql"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/store/storetest"
 )
 
 type world struct {
@@ -96,7 +97,7 @@ func newServices(c serving.Config) *services {
 
 func open(t *testing.T, w *world, path string) (*services, *store.DB) {
 	t.Helper()
-	db, err := store.Open(t.Context(), store.Config{URL: "sqlite://" + path, Migrations: []store.Migrations{servingsql.Migrations}})
+	db, err := store.Open(t.Context(), store.Config{URL: storetest.SQLiteURL(t, filepath.Dir(path), servingsql.Migrations), Migrations: []store.Migrations{servingsql.Migrations}})
 	if err != nil {
 		t.Fatal(err)
 	}

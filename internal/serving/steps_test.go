@@ -2,7 +2,6 @@ package serving_test
 
 import (
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -15,7 +14,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/serving/runtime"
 	"github.com/falaj-ml/falaj/internal/serving/runtime/runtimetest"
 	"github.com/falaj-ml/falaj/internal/serving/servingsql"
-	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/store/storetest"
 )
 
 // stepped is a deployment of the logistic regression that takes a temperature and a
@@ -46,11 +45,7 @@ func brook(t *testing.T) (*world, *notes, func() *services) {
 	t.Helper()
 	w, n := newWorld(), &notes{}
 	w.words("champion", 1)
-	db, err := store.Open(t.Context(), store.Config{URL: "sqlite://" + filepath.Join(t.TempDir(), "falaj.db"), Migrations: []store.Migrations{servingsql.Migrations}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = db.Close() })
+	db := storetest.SQLite(t, servingsql.Migrations)
 	return w, n, func() *services {
 		return newServices(serving.Config{DB: db, Store: servingsql.Store{}, Authz: w, Models: w, Journal: w, Guard: w, Runtime: runtimetest.Fake{}, Predictions: n})
 	}

@@ -39,6 +39,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/store/storetest"
 )
 
 // Project is the project of the tests.
@@ -115,10 +116,11 @@ func At(tb testing.TB, dir string, change func(*dataset.Config)) *Harness {
 
 // Build is At outside a test, such as in a child process. Close its DB.
 func Build(dir string, change func(*dataset.Config)) (*Harness, error) {
-	ctx := context.Background()
-	db, err := store.Open(ctx, store.Config{
-		URL: "sqlite://" + filepath.Join(dir, "falaj.db"), Migrations: []store.Migrations{datasetsql.Migrations},
-	})
+	path := filepath.Join(dir, "falaj.db")
+	if err := storetest.CreateSQLite(path, datasetsql.Migrations); err != nil {
+		return nil, err
+	}
+	db, err := store.Open(context.Background(), store.Config{URL: "sqlite://" + path, Migrations: []store.Migrations{datasetsql.Migrations}})
 	if err != nil {
 		return nil, err
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,6 +29,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/secrets"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/store/storetest"
 )
 
 const p = datasettest.Project
@@ -169,9 +169,8 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{dir: t.TempDir(), driver: &memory{schema: plain}, secret: fakeSecrets{}, now: time.Now()}
 	var err error
-	if w.db, err = store.Open(t.Context(), store.Config{
-		URL: "sqlite://" + filepath.Join(w.dir, "falaj.db"), Migrations: []store.Migrations{datasetsql.Migrations, ingestionsql.Migrations},
-	}); err != nil {
+	schema := []store.Migrations{datasetsql.Migrations, ingestionsql.Migrations}
+	if w.db, err = store.Open(t.Context(), store.Config{URL: storetest.SQLiteURL(t, w.dir, schema...), Migrations: schema}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.db.Close() })

@@ -38,9 +38,12 @@ type world struct {
 	s *openlineage.Service
 }
 
+// schema lists the migrations of the database.
+var schema = []store.Migrations{datasetsql.Migrations, openlineagesql.Migrations}
+
 func begin(t *testing.T, url string) world {
 	t.Helper()
-	db, err := store.Open(t.Context(), store.Config{URL: url, Migrations: []store.Migrations{datasetsql.Migrations, openlineagesql.Migrations}})
+	db, err := store.Open(t.Context(), store.Config{URL: url, Migrations: schema})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,13 +57,13 @@ func begin(t *testing.T, url string) world {
 
 func onSQLite(t *testing.T) world {
 	t.Helper()
-	return begin(t, "sqlite://"+filepath.Join(t.TempDir(), "falaj.db"))
+	return begin(t, storetest.SQLiteURL(t, t.TempDir(), schema...))
 }
 
 // on runs a test on both databases.
 func on(t *testing.T, test func(t *testing.T, w world)) { //nolint:thelper // these are the tests
 	t.Run("SQLite", func(t *testing.T) { test(t, onSQLite(t)) })
-	t.Run("PostgreSQL", func(t *testing.T) { test(t, begin(t, storetest.Postgres(t))) })
+	t.Run("PostgreSQL", func(t *testing.T) { test(t, begin(t, storetest.Postgres(t, schema...))) })
 }
 
 const facet = `"_producer":"https://airflow.example/1","_schemaURL":"https://airflow.example/f.json"`

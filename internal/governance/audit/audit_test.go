@@ -35,14 +35,21 @@ type place struct {
 	recorder *audit.FileJournal // the last that was opened
 }
 
+// schema lists the migrations of the database.
+var schema = []store.Migrations{keyssql.Migrations, auditsql.Migrations}
+
 func openPlace(ctx context.Context, dir string) (*place, error) {
-	return openPlaceOn(ctx, dir, "sqlite://"+filepath.Join(dir, "falaj.db"))
+	path := filepath.Join(dir, "falaj.db")
+	if err := storetest.CreateSQLite(path, schema...); err != nil {
+		return nil, err
+	}
+	return openPlaceOn(ctx, dir, "sqlite://"+path)
 }
 
 func openPlaceOn(ctx context.Context, dir, url string) (*place, error) {
 	db, err := store.Open(ctx, store.Config{
 		URL:        url,
-		Migrations: []store.Migrations{keyssql.Migrations, auditsql.Migrations},
+		Migrations: schema,
 	})
 	if err != nil {
 		return nil, err
@@ -69,7 +76,7 @@ func onEachDatabase(t *testing.T, test func(t *testing.T, p *place)) {
 	t.Helper()
 	t.Run("SQLite", func(t *testing.T) { test(t, newPlace(t)) })
 	t.Run("PostgreSQL", func(t *testing.T) {
-		p, err := openPlaceOn(t.Context(), t.TempDir(), storetest.Postgres(t))
+		p, err := openPlaceOn(t.Context(), t.TempDir(), storetest.Postgres(t, schema...))
 		if err != nil {
 			t.Fatal(err)
 		}

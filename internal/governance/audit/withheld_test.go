@@ -19,7 +19,7 @@ import (
 // Until then the erased entry is neither a finding nor proven.
 func TestAnErasureBehindAnOlderTransaction(t *testing.T) {
 	t.Parallel()
-	url := storetest.Postgres(t)
+	url := storetest.Postgres(t, schema...)
 	p, err := openPlaceOn(t.Context(), t.TempDir(), url)
 	if err != nil {
 		t.Fatal(err)

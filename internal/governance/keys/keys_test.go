@@ -46,24 +46,27 @@ type place struct {
 	door *door
 }
 
+// schema lists the migrations of the database.
+var schema = []store.Migrations{keyssql.Migrations}
+
 func newPlace(t *testing.T) *place {
 	t.Helper()
 	dir := t.TempDir()
-	return newPlaceOn(t, dir, "sqlite://"+filepath.Join(dir, "falaj.db"))
+	return newPlaceOn(t, dir, storetest.SQLiteURL(t, dir, schema...))
 }
 
 // onEachDatabase runs a test on SQLite and on PostgreSQL.
 func onEachDatabase(t *testing.T, test func(t *testing.T, p *place)) {
 	t.Helper()
 	t.Run("SQLite", func(t *testing.T) { test(t, newPlace(t)) })
-	t.Run("PostgreSQL", func(t *testing.T) { test(t, newPlaceOn(t, t.TempDir(), storetest.Postgres(t))) })
+	t.Run("PostgreSQL", func(t *testing.T) { test(t, newPlaceOn(t, t.TempDir(), storetest.Postgres(t, schema...))) })
 }
 
 func newPlaceOn(t *testing.T, dir, url string) *place {
 	t.Helper()
 	db, err := store.Open(t.Context(), store.Config{
 		URL:        url,
-		Migrations: []store.Migrations{keyssql.Migrations},
+		Migrations: schema,
 	})
 	if err != nil {
 		t.Fatal(err)

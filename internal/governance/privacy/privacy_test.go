@@ -107,11 +107,14 @@ type place struct {
 	*privacy.Service
 }
 
+// schema lists the migrations of the database.
+var schema = []store.Migrations{keyssql.Migrations, privacysql.Migrations, auditsql.Migrations}
+
 func newPlace(t *testing.T, url func(dir string) string) *place {
 	t.Helper()
 	p := &place{t: t, dir: t.TempDir(), door: &door{}, shelf: &shelf{rows: map[string]int64{canary: 3, "badr": 2}}, now: time.Date(2026, 5, 1, 8, 0, 0, 0, time.UTC)}
 	db, err := store.Open(t.Context(), store.Config{
-		URL: url(p.dir), Migrations: []store.Migrations{keyssql.Migrations, privacysql.Migrations, auditsql.Migrations},
+		URL: url(p.dir), Migrations: schema,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -176,10 +179,10 @@ func (p *place) one(id privacy.ID) privacy.Erasure {
 func onEachDatabase(t *testing.T, test func(t *testing.T, p *place)) {
 	t.Helper()
 	t.Run("SQLite", func(t *testing.T) {
-		test(t, newPlace(t, func(dir string) string { return "sqlite://" + filepath.Join(dir, "falaj.db") }))
+		test(t, newPlace(t, func(dir string) string { return storetest.SQLiteURL(t, dir, schema...) }))
 	})
 	t.Run("PostgreSQL", func(t *testing.T) {
-		test(t, newPlace(t, func(string) string { return storetest.Postgres(t) }))
+		test(t, newPlace(t, func(string) string { return storetest.Postgres(t, schema...) }))
 	})
 }
 
@@ -270,7 +273,7 @@ func erasure(t *testing.T, p *place) {
 
 // After a restore the ledger erases again whom it names, before anybody is answered.
 func TestRestored(t *testing.T) {
-	p := newPlace(t, func(dir string) string { return "sqlite://" + filepath.Join(dir, "falaj.db") })
+	p := newPlace(t, func(dir string) string { return storetest.SQLiteURL(t, dir, schema...) })
 	p.where = privacy.Where{Keys: []string{"customer_id"}, Columns: map[string][]string{"visits": {"visitor"}}}
 	e, err := p.Request(p.user(), p.ask(canary))
 	if err != nil {
@@ -319,7 +322,7 @@ func TestRestored(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
-	p := newPlace(t, func(dir string) string { return "sqlite://" + filepath.Join(dir, "falaj.db") })
+	p := newPlace(t, func(dir string) string { return storetest.SQLiteURL(t, dir, schema...) })
 	for name, c := range map[string]struct {
 		change func(*privacy.Ask)
 		kind   fault.Kind
@@ -474,7 +477,7 @@ func TestHowItEnds(t *testing.T) {
 
 // TestEarlierCertificates: what an earlier release wrote keeps its bytes.
 func TestEarlierCertificates(t *testing.T) {
-	p := newPlace(t, func(dir string) string { return "sqlite://" + filepath.Join(dir, "falaj.db") })
+	p := newPlace(t, func(dir string) string { return storetest.SQLiteURL(t, dir, schema...) })
 	const doc = `{"id":"ers_1","project":"shop","entity":"customer","pseudonym":"00","state":"done","reason":"r","places":[],"unsearched":["sums@4"],"requested_by":"usr_1"}`
 	if err := p.db.Update(t.Context(), "shop", func(ctx context.Context, tx *store.Tx) error {
 		_, err := tx.NewRaw("INSERT INTO privacy_erasure (id, project, entity, pseudonym, state, ledger, hash, doc) VALUES ('ers_1', 'shop', 'customer', '00', 'done', 0, '', ?)", doc).Exec(ctx)

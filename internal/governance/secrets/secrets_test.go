@@ -45,11 +45,14 @@ type place struct {
 	*secrets.Service
 }
 
+// schema lists the migrations of the database.
+var schema = []store.Migrations{keyssql.Migrations, secretssql.Migrations, auditsql.Migrations}
+
 func newPlace(t *testing.T, url func(dir string) string) *place {
 	t.Helper()
 	p := &place{dir: t.TempDir(), door: &door{}}
 	db, err := store.Open(t.Context(), store.Config{
-		URL: url(p.dir), Migrations: []store.Migrations{keyssql.Migrations, secretssql.Migrations, auditsql.Migrations},
+		URL: url(p.dir), Migrations: schema,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -68,10 +71,10 @@ func newPlace(t *testing.T, url func(dir string) string) *place {
 func onEachDatabase(t *testing.T, test func(t *testing.T, p *place)) {
 	t.Helper()
 	t.Run("SQLite", func(t *testing.T) {
-		test(t, newPlace(t, func(dir string) string { return "sqlite://" + filepath.Join(dir, "falaj.db") }))
+		test(t, newPlace(t, func(dir string) string { return storetest.SQLiteURL(t, dir, schema...) }))
 	})
 	t.Run("PostgreSQL", func(t *testing.T) {
-		test(t, newPlace(t, func(string) string { return storetest.Postgres(t) }))
+		test(t, newPlace(t, func(string) string { return storetest.Postgres(t, schema...) }))
 	})
 }
 
@@ -188,7 +191,7 @@ func keptValues(t *testing.T, p *place) {
 
 // A row that was copied over another does not open as that one.
 func TestSealedRowsAreBoundToTheirPlace(t *testing.T) {
-	p := newPlace(t, func(dir string) string { return "sqlite://" + filepath.Join(dir, "falaj.db") })
+	p := newPlace(t, func(dir string) string { return storetest.SQLiteURL(t, dir, schema...) })
 	p.apply(t, "a", spec("k", "one"))
 	p.apply(t, "b", spec("k", "two"))
 	if err := p.db.Update(user(t), "shop", func(ctx context.Context, tx *store.Tx) error {
@@ -203,7 +206,7 @@ func TestSealedRowsAreBoundToTheirPlace(t *testing.T) {
 }
 
 func TestNothingPrintsASecret(t *testing.T) {
-	p := newPlace(t, func(dir string) string { return "sqlite://" + filepath.Join(dir, "falaj.db") })
+	p := newPlace(t, func(dir string) string { return storetest.SQLiteURL(t, dir, schema...) })
 	s := spec("password", canary)
 	p.apply(t, "db", s)
 	p.apply(t, "db", spec("password", canary+canary))
@@ -255,7 +258,7 @@ func TestNothingPrintsASecret(t *testing.T) {
 }
 
 func TestRefused(t *testing.T) {
-	p := newPlace(t, func(dir string) string { return "sqlite://" + filepath.Join(dir, "falaj.db") })
+	p := newPlace(t, func(dir string) string { return storetest.SQLiteURL(t, dir, schema...) })
 	for name, s := range map[string]secrets.Spec{
 		"no values": spec(), "an odd key": spec("a b", "x"), "an empty value": spec("k", ""), "not text": spec("k", "\xff"),
 		"a long value": spec("k", strings.Repeat("x", secrets.MaxValue+1)),

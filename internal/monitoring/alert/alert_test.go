@@ -72,9 +72,12 @@ func (w *world) forward(d time.Duration) {
 	w.now = w.now.Add(d)
 }
 
+// schema lists the migrations of the database.
+var schema = []store.Migrations{alertsql.Migrations}
+
 func newWorld(t *testing.T, url string) *world {
 	t.Helper()
-	db, err := store.Open(t.Context(), store.Config{URL: url, Migrations: []store.Migrations{alertsql.Migrations}})
+	db, err := store.Open(t.Context(), store.Config{URL: url, Migrations: schema})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +95,7 @@ func newWorld(t *testing.T, url string) *world {
 
 func onSQLite(t *testing.T) *world {
 	t.Helper()
-	return newWorld(t, "sqlite://"+filepath.Join(t.TempDir(), "falaj.db"))
+	return newWorld(t, storetest.SQLiteURL(t, t.TempDir(), schema...))
 }
 
 // sender is a Sender that may reach the hosts.
@@ -186,7 +189,7 @@ func TestDeliverySignedCloudEvent(t *testing.T) {
 			if database == "SQLite" {
 				w = onSQLite(t)
 			} else {
-				w = newWorld(t, storetest.Postgres(t))
+				w = newWorld(t, storetest.Postgres(t, schema...))
 			}
 			r := newReceiver(t, nil)
 			s := w.sender(alert.Config{}, r.host())

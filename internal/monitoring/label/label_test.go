@@ -96,10 +96,13 @@ var (
 	begin = time.Date(2013, 6, 1, 0, 0, 0, 0, time.UTC)
 )
 
+// schema lists the migrations of the database.
+var schema = []store.Migrations{labelsql.Migrations}
+
 func newWorld(tb testing.TB) *world {
 	tb.Helper()
 	dir := tb.TempDir()
-	return newWorldOn(tb, dir, "sqlite://"+filepath.Join(dir, "falaj.db"))
+	return newWorldOn(tb, dir, storetest.SQLiteURL(tb, dir, schema...))
 }
 
 func newWorldOn(tb testing.TB, dir, url string) *world {
@@ -113,7 +116,7 @@ func newWorldOn(tb testing.TB, dir, url string) *world {
 // open opens everything, also again as after a crash.
 func (w *world) open() {
 	w.t.Helper()
-	db, err := store.Open(w.t.Context(), store.Config{URL: w.url, Migrations: []store.Migrations{labelsql.Migrations}})
+	db, err := store.Open(w.t.Context(), store.Config{URL: w.url, Migrations: schema})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -185,7 +188,7 @@ func statuses(a label.Answer) string {
 func eachDatabase(t *testing.T, test func(t *testing.T, w *world)) {
 	t.Helper()
 	t.Run("SQLite", func(t *testing.T) { test(t, newWorld(t)) })
-	t.Run("PostgreSQL", func(t *testing.T) { test(t, newWorldOn(t, t.TempDir(), storetest.Postgres(t))) })
+	t.Run("PostgreSQL", func(t *testing.T) { test(t, newWorldOn(t, t.TempDir(), storetest.Postgres(t, schema...))) })
 }
 
 func TestLabels(t *testing.T) {

@@ -21,18 +21,29 @@ import (
 	"time"
 
 	_ "github.com/jackc/pgx/v5/stdlib" // driver
+
+	"github.com/falaj-ml/falaj/internal/store"
 )
 
 // installPostgres is what brings the binaries.
 const installPostgres = "apt-get install -y postgresql-15"
 
-// Postgres returns the URL of an empty database, the test's own, on a private
+// Postgres returns the URL of a database of the test's own, which is empty or, where
+// migrations are given, has those and the store's. It is on a private
 // PostgreSQL that the first call in a test process starts and that ends with the
 // process, however it ends. It listens on a socket in a temporary directory only.
 // Where PostgreSQL is not installed the test is skipped, or fails under CI=true.
-func Postgres(tb testing.TB) string {
+func Postgres(tb testing.TB, migrations ...store.Migrations) string {
 	tb.Helper()
-	return started(tb, shared).database(tb)
+	c := started(tb, shared)
+	if len(migrations) == 0 {
+		return c.database(tb, "template0")
+	}
+	from, err := c.template(tb.Context(), migrations)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return c.database(tb, from)
 }
 
 // started is a cluster, or the end of the test.
@@ -51,13 +62,40 @@ func started(tb testing.TB, start func() (*cluster, error)) *cluster {
 	return c
 }
 
-// database makes an empty one, and gives its URL.
-func (c *cluster) database(tb testing.TB) string {
+// template returns the name of a database that has the migrations and is only copied. The
+// first call for a set of migrations creates it.
+func (c *cluster) template(ctx context.Context, migrations []store.Migrations) (string, error) {
+	key, err := schemaKey(migrations)
+	if err != nil {
+		return "", err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if name := c.templates[key]; name != "" {
+		return name, nil
+	}
+	name := fmt.Sprintf("schema_%d", c.databases.Add(1))
+	if _, err := c.admin.ExecContext(ctx, `CREATE DATABASE `+name+` TEMPLATE template0`); err != nil {
+		return "", fmt.Errorf("create database: %w", err)
+	}
+	db, err := store.Open(ctx, store.Config{URL: c.url(name), Migrations: migrations})
+	if err != nil {
+		return "", err
+	}
+	if err := db.Close(); err != nil {
+		return "", err
+	}
+	c.templates[key] = name
+	return name, nil
+}
+
+// database makes a copy of a template, and gives its URL.
+func (c *cluster) database(tb testing.TB, template string) string {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), time.Minute)
 	defer cancel()
 	name := fmt.Sprintf("test_%d", c.databases.Add(1))
-	if _, err := c.admin.ExecContext(ctx, `CREATE DATABASE `+name+` TEMPLATE template0`); err != nil {
+	if _, err := c.admin.ExecContext(ctx, `CREATE DATABASE `+name+` TEMPLATE `+template); err != nil {
 		tb.Fatalf("create database: %v", err)
 	}
 	tb.Cleanup(func() {
@@ -84,7 +122,7 @@ func OwnPostgres(tb testing.TB) *Server {
 	c.admin.SetMaxIdleConns(-1) // none is left over from before a Stop
 	tb.Cleanup(func() { _ = c.alive.Close() })
 	tb.Cleanup(func() { _ = c.admin.Close() })
-	return &Server{c.database(tb), tb, c}
+	return &Server{c.database(tb, "template0"), tb, c}
 }
 
 // Pause stops all of its processes with SIGSTOP, until the function that it gives is
@@ -151,6 +189,9 @@ type cluster struct {
 	alive     io.WriteCloser // the pipe that keeps the server running
 	admin     *sql.DB
 	databases atomic.Int64
+
+	mu        sync.Mutex
+	templates map[[32]byte]string // names, by schemaKey
 }
 
 var shared = sync.OnceValues(startPostgres)
@@ -221,7 +262,7 @@ func startPostgres() (*cluster, error) {
 	if err := server.Start(); err != nil {
 		return nil, err
 	}
-	c := &cluster{dir: dir, alive: stdin}
+	c := &cluster{dir: dir, alive: stdin, templates: map[[32]byte]string{}}
 	if c.admin, err = sql.Open("pgx", c.url("postgres")); err != nil {
 		return nil, err
 	}

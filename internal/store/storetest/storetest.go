@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -35,13 +34,13 @@ type Open func(tb testing.TB, migrations ...store.Migrations) *store.DB
 // SQLite opens a database in the test's temporary directory.
 func SQLite(tb testing.TB, migrations ...store.Migrations) *store.DB {
 	tb.Helper()
-	return open(tb, "sqlite://"+filepath.Join(tb.TempDir(), "falaj.db"), migrations)
+	return open(tb, SQLiteURL(tb, tb.TempDir(), migrations...), migrations)
 }
 
 // PostgreSQL opens a database of the shared server, see Postgres.
 func PostgreSQL(tb testing.TB, migrations ...store.Migrations) *store.DB {
 	tb.Helper()
-	return open(tb, Postgres(tb), migrations)
+	return open(tb, Postgres(tb, migrations...), migrations)
 }
 
 func open(tb testing.TB, url string, migrations []store.Migrations) *store.DB {

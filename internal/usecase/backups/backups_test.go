@@ -4,22 +4,18 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/falaj-ml/falaj/internal/app/schema"
 	"github.com/falaj-ml/falaj/internal/backup"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/store/storetest"
 )
 
 // What is whole stays whole when somebody stops it right then; how each ended is on record.
 func TestEndOfABackup(t *testing.T) {
-	db, err := store.Open(t.Context(), store.Config{URL: "sqlite://" + filepath.Join(t.TempDir(), "falaj.db"), Migrations: schema.Migrations})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = db.Close() })
+	db := storetest.SQLite(t, schema.Migrations...)
 	b := &Service{Config: Config{DB: db, Log: slog.New(slog.DiscardHandler)}}
 	ctx, stop := context.WithCancel(t.Context())
 	stop()

@@ -2,7 +2,6 @@ package deletions
 
 import (
 	"context"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -17,17 +16,14 @@ import (
 	"github.com/falaj-ml/falaj/internal/serving/gateway/gatewaysql"
 	"github.com/falaj-ml/falaj/internal/serving/servingsql"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/store/storetest"
 	"github.com/falaj-ml/falaj/internal/training"
 	"github.com/falaj-ml/falaj/internal/training/trainingsql"
 )
 
 // TestWhatCitesWhat: what cites an object is named before it goes.
 func TestWhatCitesWhat(t *testing.T) {
-	db, err := store.Open(t.Context(), store.Config{URL: "sqlite://" + filepath.Join(t.TempDir(), "falaj.db"), Migrations: schema.Migrations})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = db.Close() })
+	db := storetest.SQLite(t, schema.Migrations...)
 	s := Service{
 		DB: db, Training: training.New(training.Config{DB: db, Store: trainingsql.Store{}}).Records, Monitoring: monitoring.New(monitoring.Config{DB: db, Store: monitoringsql.Store{}}),
 		Serving: serving.New(serving.Config{DB: db, Store: servingsql.Store{}}).Deployments, Gateways: gateway.New(gateway.Config{DB: db, Store: gatewaysql.Store{}}),

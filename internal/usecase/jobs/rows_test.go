@@ -26,6 +26,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/store/storetest"
 	"github.com/falaj-ml/falaj/internal/training"
 	"github.com/falaj-ml/falaj/internal/training/trainingsql"
 )
@@ -78,11 +79,7 @@ func TestReadings(t *testing.T) {
 // An attempt could read what its job could, whether that goes on from a checkpoint or not.
 func TestJobInputs(t *testing.T) {
 	at := time.Date(2013, 1, 1, 0, 0, 0, 0, time.UTC)
-	db, err := store.Open(t.Context(), store.Config{URL: "sqlite://" + filepath.Join(t.TempDir(), "falaj.db"), Migrations: []store.Migrations{trainingsql.Migrations}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = db.Close() }()
+	db := storetest.SQLite(t, trainingsql.Migrations)
 	a := Attempts{Training: training.New(training.Config{DB: db, Store: trainingsql.Store{}}).Records}
 	if err := db.Update(t.Context(), "", func(ctx context.Context, tx *store.Tx) error {
 		for i, j := range []training.Job{

@@ -6,7 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -23,6 +22,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/serving"
 	"github.com/falaj-ml/falaj/internal/serving/runtime/child"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/store/storetest"
 )
 
 type anybody struct{}
@@ -41,11 +41,7 @@ type places struct {
 
 func newPlaces(t *testing.T) *places {
 	t.Helper()
-	db, err := store.Open(t.Context(), store.Config{URL: "sqlite://" + filepath.Join(t.TempDir(), "falaj.db"), Migrations: []store.Migrations{computesql.Migrations}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = db.Close() })
+	db := storetest.SQLite(t, computesql.Migrations)
 	c := compute.New(compute.Config{
 		DB: db, Store: computesql.Store{}, Authorizer: anybody{}, Journal: noJournal{}, Guard: border.NewGuard(noJournal{}),
 		Engines: map[string]compute.Engine{"local": {

@@ -22,6 +22,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/project/projectsql"
 	"github.com/falaj-ml/falaj/internal/governance/project/tenancy"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/store/storetest"
 )
 
 // wall is a clock that a test sets.
@@ -121,7 +122,7 @@ func TestOneAnswer(t *testing.T) {
 // TestMalformedNeverReachesTheDatabase: with the database closed, a malformed
 // secret is answered as always, and a well-formed one is our fault.
 func TestMalformedNeverReachesTheDatabase(t *testing.T) {
-	db, err := store.Open(t.Context(), store.Config{URL: "sqlite://" + t.TempDir() + "/falaj.db", Migrations: policytest.Migrations()})
+	db, err := store.Open(t.Context(), store.Config{URL: storetest.SQLiteURL(t, t.TempDir(), policytest.Migrations()...), Migrations: policytest.Migrations()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +143,7 @@ func TestMalformedNeverReachesTheDatabase(t *testing.T) {
 // across a restart.
 func TestClockGoingBack(t *testing.T) {
 	clock := newWall()
-	db, err := store.Open(t.Context(), store.Config{URL: "sqlite://" + t.TempDir() + "/falaj.db", Migrations: policytest.Migrations()})
+	db, err := store.Open(t.Context(), store.Config{URL: storetest.SQLiteURL(t, t.TempDir(), policytest.Migrations()...), Migrations: policytest.Migrations()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +187,7 @@ func TestClockGoingBack(t *testing.T) {
 // processes; the second one sees the end of a token within 5 seconds.
 func TestRevocationReachesOtherProcesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db, err := store.Open(t.Context(), store.Config{URL: "sqlite://" + t.TempDir() + "/falaj.db", Migrations: policytest.Migrations()})
+		db, err := store.Open(t.Context(), store.Config{URL: storetest.SQLiteURL(t, t.TempDir(), policytest.Migrations()...), Migrations: policytest.Migrations()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -900,7 +901,7 @@ func TestOwnTokensEndWithTheirMaker(t *testing.T) {
 // TestRevokedTokenMakesNone: a process whose cache lags makes no child of a
 // token that was revoked elsewhere.
 func TestRevokedTokenMakesNone(t *testing.T) {
-	db, err := store.Open(t.Context(), store.Config{URL: "sqlite://" + t.TempDir() + "/falaj.db", Migrations: policytest.Migrations()})
+	db, err := store.Open(t.Context(), store.Config{URL: storetest.SQLiteURL(t, t.TempDir(), policytest.Migrations()...), Migrations: policytest.Migrations()})
 	if err != nil {
 		t.Fatal(err)
 	}

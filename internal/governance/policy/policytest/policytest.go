@@ -5,7 +5,6 @@ package policytest
 
 import (
 	"context"
-	"path/filepath"
 	"sync"
 	"testing"
 
@@ -22,6 +21,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/residency/border"
 	"github.com/falaj-ml/falaj/internal/governance/residency/residencysql"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/store/storetest"
 )
 
 // Everybody is an Authorizer that refuses nothing.
@@ -93,16 +93,7 @@ func Migrations() []store.Migrations {
 // administrator made. change may adjust the configuration of accounts.
 func Open(tb testing.TB, change ...func(*account.Config)) *World {
 	tb.Helper()
-	db, err := store.Open(tb.Context(), store.Config{URL: "sqlite://" + filepath.Join(tb.TempDir(), "falaj.db"), Migrations: Migrations()})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() {
-		if err := db.Close(); err != nil {
-			tb.Error(err)
-		}
-	})
-	return OpenOn(tb, db, change...)
+	return OpenOn(tb, storetest.SQLite(tb, Migrations()...), change...)
 }
 
 // OpenOn puts a world together on an open database.

@@ -25,6 +25,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/governance/residency/border"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/store/storetest"
 )
 
 func TestApply(t *testing.T) {
@@ -336,7 +337,7 @@ func TestDelete(t *testing.T) {
 // counting within 5 seconds.
 func TestRosterSeesOtherProcesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db, err := store.Open(t.Context(), store.Config{URL: "sqlite://" + t.TempDir() + "/falaj.db", Migrations: policytest.Migrations()})
+		db, err := store.Open(t.Context(), store.Config{URL: storetest.SQLiteURL(t, t.TempDir(), policytest.Migrations()...), Migrations: policytest.Migrations()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -364,7 +365,7 @@ func TestRosterSeesOtherProcesses(t *testing.T) {
 // another process; a new one is there at once; one whose making was undone never was.
 func TestKnownProjects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		db, err := store.Open(t.Context(), store.Config{URL: "sqlite://" + t.TempDir() + "/falaj.db", Migrations: policytest.Migrations()})
+		db, err := store.Open(t.Context(), store.Config{URL: storetest.SQLiteURL(t, t.TempDir(), policytest.Migrations()...), Migrations: policytest.Migrations()})
 		if err != nil {
 			t.Fatal(err)
 		}
