@@ -166,60 +166,67 @@ func TestFalseAlarms(t *testing.T) {
 	if testing.Short() {
 		replays = 10
 	}
-	for _, method := range []string{"auto", "ks", "mann_whitney"} {
-		t.Run(method, func(t *testing.T) {
-			m := Monitor{Spec: Spec{Drift: DriftSpec{Method: method}}.WithDefaults("m")}
-			alarms, judged := 0, 0
-			for replay := range replays {
-				r := rand.New(rand.NewPCG(uint64(replay), 11))
-				draw := func(p *pane) {
-					rec := &prediction.Record{Rows: 1, Replay: true, Version: 1}
-					sum := 0.0
-					for i := range 6 {
-						v := r.NormFloat64()
-						switch i {
-						case 4:
-							v = float64(r.IntN(7))
-						case 5:
-							v = r.ExpFloat64()
-						}
-						sum += v
-						rec.Inputs = append(rec.Inputs, prediction.Column{Name: fmt.Sprint("f", i), Numbers: []float64{v}})
-					}
-					rec.Scores = []float64{sum}
-					p.add(rec)
+	methods := []string{"auto", "ks", "mann_whitney"}
+	monitors := map[string]Monitor{}
+	for _, method := range methods {
+		monitors[method] = Monitor{Spec: Spec{Drift: DriftSpec{Method: method}}.WithDefaults("m")}
+	}
+	alarms, judged := map[string]int{}, 0
+	for replay := range replays {
+		r := rand.New(rand.NewPCG(uint64(replay), 11))
+		draw := func(p *pane) {
+			rec := &prediction.Record{Rows: 1, Replay: true, Version: 1}
+			sum := 0.0
+			for i := range 6 {
+				v := r.NormFloat64()
+				switch i {
+				case 4:
+					v = float64(r.IntN(7))
+				case 5:
+					v = r.ExpFloat64()
 				}
-				base := newPane(WindowKey{Version: 1, Start: -1})
-				for range 3000 {
-					draw(base)
+				sum += v
+				rec.Inputs = append(rec.Inputs, prediction.Column{Name: fmt.Sprint("f", i), Numbers: []float64{v}})
+			}
+			rec.Scores = []float64{sum}
+			p.add(rec)
+		}
+		base := newPane(WindowKey{Version: 1, Start: -1})
+		for range 3000 {
+			draw(base)
+		}
+		baselines := map[string]*baseline{}
+		for _, method := range methods {
+			baselines[method] = fromWindow(monitors[method], closed{Key: base.Key, all: base}, "", Watched{}, time.Time{})
+		}
+		for day := range days {
+			p := newPane(WindowKey{Version: 1, Start: int64(replay*days + day)})
+			for range rows {
+				draw(p)
+			}
+			judged++
+			for _, method := range methods {
+				win := evaluate(monitors[method], closed{Key: p.Key, all: p}, against{baseline: baselines[method]})
+				if !win.Judged {
+					t.Fatal(win.Note)
 				}
-				b := fromWindow(m, closed{Key: base.Key, all: base}, "", Watched{}, time.Time{})
-				for day := range days {
-					p := newPane(WindowKey{Version: 1, Start: int64(replay*days + day)})
-					for range rows {
-						draw(p)
-					}
-					win := evaluate(m, closed{Key: p.Key, all: p}, against{baseline: b})
-					if !win.Judged {
-						t.Fatal(win.Note)
-					}
-					judged++
-					if win.Drifted {
-						alarms++
-					}
+				if win.Drifted {
+					alarms[method]++
 				}
 			}
-			// 99.9 % of the time, alpha's share of judged windows stays under this.
-			most := m.Spec.Drift.Alpha*float64(judged) + 3.1*10*m.Spec.Drift.Alpha*2
-			most = max(most, 8)
-			if testing.Short() {
-				most = 4
-			}
-			if float64(alarms) > most {
-				t.Errorf("%d of %d windows without drift are called drifted, at most %.0f may be", alarms, judged, most)
-			}
-			t.Logf("%d of %d", alarms, judged)
-		})
+		}
+	}
+	for _, method := range methods {
+		// 99.9 % of the time, alpha's share of judged windows stays under this.
+		alpha := monitors[method].Spec.Drift.Alpha
+		most := max(alpha*float64(judged)+3.1*10*alpha*2, 8)
+		if testing.Short() {
+			most = 4
+		}
+		if float64(alarms[method]) > most {
+			t.Errorf("%s: %d of %d windows without drift are called drifted, at most %.0f may be", method, alarms[method], judged, most)
+		}
+		t.Logf("%s: %d of %d", method, alarms[method], judged)
 	}
 }
 
