@@ -56,10 +56,11 @@ func (w *world) flood(tb testing.TB, n int) {
 	clients.Wait()
 }
 
-// TestTenThousandAtOnce: of all that is queued at once, what is cancelled never
-// runs, and the rest runs, each once and some at a time.
-func TestTenThousandAtOnce(t *testing.T) {
-	const jobs, wanted, slots = 10_000, 500, 200
+// TestThousandsAtOnce: of all that is queued at once, what is cancelled never
+// runs, and the rest runs, each once and some at a time. There are more than one
+// cycle places and than the metrics explain.
+func TestThousandsAtOnce(t *testing.T) {
+	const jobs, wanted, slots = 3_000, 500, 200
 	w := large(t, slots)
 	var now, most, all atomic.Int64
 	hold := make(chan struct{})
@@ -77,7 +78,7 @@ func TestTenThousandAtOnce(t *testing.T) {
 	})
 	w.flood(t, jobs)
 	w.Start(t.Context())
-	why, err := w.Why(t.Context(), "att_010000")
+	why, err := w.Why(t.Context(), "att_003000")
 	if err != nil || len(why) == 0 {
 		t.Fatalf("why %q, %v", why, err)
 	}
