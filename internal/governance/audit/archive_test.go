@@ -161,10 +161,10 @@ func TestArchivedEntriesReadAsBefore(t *testing.T) {
 		p.objects = objects
 		log := p.log(t)
 		svc := p.service(log)
-		p.varied(t, 0, 700)
+		p.varied(t, 0, 500)
 		runOnce(t, log)
 		middle := time.Now()
-		p.varied(t, 700, 3000)
+		p.varied(t, 500, 1900)
 		runOnce(t, log)
 
 		filters := []audit.Filter{
@@ -193,7 +193,7 @@ func TestArchivedEntriesReadAsBefore(t *testing.T) {
 			before[i] = listPages(t, svc, f, 300)
 		}
 		size := log.Status().Size
-		if n := archiveAll(t, log); n != size/256*256 || n < 3584 {
+		if n := archiveAll(t, log); n != size/256*256 || n < 2304 {
 			t.Fatalf("archived %d of %d", n, size)
 		}
 		if n := p.count(t, "SELECT COUNT(*) FROM audit_leaf"); n != size%256 || len(objects.keys()) != 2 {
@@ -271,7 +271,7 @@ func TestArchivedEntriesAreErased(t *testing.T) {
 		p.objects = objects
 		log := p.log(t)
 		svc := p.service(log)
-		p.varied(t, 0, 3000)
+		p.varied(t, 0, 2400)
 		runOnce(t, log)
 		archiveAll(t, log)
 		runOnce(t, log)
@@ -306,7 +306,7 @@ func TestArchivedEntriesAreErased(t *testing.T) {
 			}
 		}
 		check()
-		if n := archiveAll(t, p.log(t)); n < 2560 {
+		if n := archiveAll(t, p.log(t)); n < 2304 {
 			t.Errorf("archived %d", n)
 		}
 		if n := p.count(t, "SELECT COUNT(*) FROM audit_segment"); n != int64(len(objects.keys())) {
