@@ -22,6 +22,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/compute/provisioner/simulated"
 	"github.com/falaj-ml/falaj/internal/config"
 	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/dataset/datafile"
 	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
 	"github.com/falaj-ml/falaj/internal/dataset/ingestion"
 	"github.com/falaj-ml/falaj/internal/dataset/openlineage"
@@ -119,7 +120,7 @@ type parts struct {
 	images        *oci.Store
 	compute       compute.Services
 	environments  *environment.Service
-	files         *dataset.BlobFiles // of datasets
+	files         *datafile.Blobs // of datasets
 	datasets      dataset.Services
 	ingestion     *ingestion.Service
 	lineage       *openlineage.Service
@@ -338,10 +339,8 @@ func (a *App) openFiles() error {
 	}
 	a.onClose(tables.Close)
 	a.tables = backup.Hold(a.stored.Over(tables))
-	a.files = &dataset.BlobFiles{
-		Store: a.blobs, Driver: a.objects, Tables: a.tables,
-		Locate: func(k blob.Key) string { return "file://" + filepath.Join(dir, string(k)) },
-	}
+	locate := func(k blob.Key) string { return "file://" + filepath.Join(dir, string(k)) }
+	a.files = &datafile.Blobs{Blobs: a.blobs, Driver: a.objects, Tables: a.tables, Locate: locate}
 	return nil
 }
 

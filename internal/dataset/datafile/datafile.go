@@ -1,4 +1,6 @@
-package dataset
+// Package datafile keeps the files of datasets: sealed ones in the object store, and plain ones
+// where other engines read them.
+package datafile
 
 import (
 	"bytes"
@@ -29,16 +31,19 @@ type File struct {
 	Form    Form
 }
 
-// owner is the scope whose key seals the dataset's files.
-func owner(dataset string) string { return "dataset/" + dataset }
+// CheckKey refuses what is not the key of a file. Error: fault.Invalid.
+func CheckKey(key string) error { return blob.CheckKey(blob.Key(key)) }
 
-// Files keeps files.
-type Files interface {
+// Owner is the scope whose key seals the dataset's files.
+func Owner(dataset string) string { return "dataset/" + dataset }
+
+// Store keeps files.
+type Store interface {
 	// Create begins a file. Nothing of it is visible before Commit returns nil;
 	// then it is there after power loss.
-	Create(ctx context.Context, f File) (FileWriter, error)
+	Create(ctx context.Context, f File) (Writer, error)
 	// Open reads a file at any place. Error: fault.NotFound.
-	Open(ctx context.Context, f File) (FileReader, error)
+	Open(ctx context.Context, f File) (Reader, error)
 	// Remove removes every file whose key begins with the prefix.
 	Remove(ctx context.Context, prefix string) error
 	// Sweep removes the plain files below the prefix that were written before a
@@ -48,39 +53,39 @@ type Files interface {
 	URI(key string) string
 }
 
-// FileWriter writes a file. Abort after Commit does nothing.
-type FileWriter interface {
+// Writer writes a file. Abort after Commit does nothing.
+type Writer interface {
 	io.Writer
 	Commit() error
 	Abort()
 }
 
-// FileReader reads a file. Close it.
-type FileReader interface {
+// Reader reads a file. Close it.
+type Reader interface {
 	io.ReaderAt
 	io.Closer
 	Size() int64
 }
 
-// BlobFiles keeps files in the object store; plain ones go around its encryption
+// Blobs keeps files in the object store; plain ones go around its encryption
 // to a place of their own, where other engines read them by their names.
-type BlobFiles struct {
-	Store  *blob.Store
-	Driver blob.Driver // under Store
+type Blobs struct {
+	Blobs  *blob.Store
+	Driver blob.Driver // under Blobs
 	Tables blob.Driver // of plain files
 	// Locate returns the address of a plain file for other engines: "file:///data/tables/KEY",
 	// "s3://bucket/KEY". nil gives "falaj:KEY".
 	Locate func(key blob.Key) string
 }
 
-var _ Files = (*BlobFiles)(nil)
+var _ Store = (*Blobs)(nil)
 
 func (f File) ref() blob.Ref {
-	return blob.Ref{Project: string(f.Project), Owner: owner(f.Dataset), Key: blob.Key(f.Key)}
+	return blob.Ref{Project: string(f.Project), Owner: Owner(f.Dataset), Key: blob.Key(f.Key)}
 }
 
-// Create implements Files.
-func (b *BlobFiles) Create(ctx context.Context, f File) (FileWriter, error) {
+// Create implements Store.
+func (b *Blobs) Create(ctx context.Context, f File) (Writer, error) {
 	switch f.Form {
 	case Plain:
 		if err := blob.CheckKey(blob.Key(f.Key)); err != nil {
@@ -88,13 +93,13 @@ func (b *BlobFiles) Create(ctx context.Context, f File) (FileWriter, error) {
 		}
 		return newPlainWriter(ctx, b.Tables, blob.Key(f.Key)), nil
 	case SelfSealed:
-		w, err := b.Store.Create(ctx, f.ref(), blob.WithSealed())
+		w, err := b.Blobs.Create(ctx, f.ref(), blob.WithSealed())
 		if err != nil {
 			return nil, err
 		}
 		return blobWriter{w}, nil
 	default:
-		w, err := b.Store.Create(ctx, f.ref())
+		w, err := b.Blobs.Create(ctx, f.ref())
 		if err != nil {
 			return nil, err
 		}
@@ -149,8 +154,8 @@ func (p *plainWriter) Abort() {
 	<-p.done
 }
 
-// Open implements Files.
-func (b *BlobFiles) Open(ctx context.Context, f File) (FileReader, error) {
+// Open implements Store.
+func (b *Blobs) Open(ctx context.Context, f File) (Reader, error) {
 	if f.Form == Plain {
 		if err := blob.CheckKey(blob.Key(f.Key)); err != nil {
 			return nil, err
@@ -164,7 +169,7 @@ func (b *BlobFiles) Open(ctx context.Context, f File) (FileReader, error) {
 		}
 		return plainReader{o}, nil
 	}
-	r, err := b.Store.OpenAt(ctx, f.ref())
+	r, err := b.Blobs.OpenAt(ctx, f.ref())
 	if err != nil {
 		return nil, err
 	}
@@ -173,8 +178,8 @@ func (b *BlobFiles) Open(ctx context.Context, f File) (FileReader, error) {
 
 type plainReader struct{ blob.Object }
 
-// Remove implements Files.
-func (b *BlobFiles) Remove(ctx context.Context, prefix string) error {
+// Remove implements Store.
+func (b *Blobs) Remove(ctx context.Context, prefix string) error {
 	if err := blob.CheckPrefix(blob.Key(prefix)); err != nil {
 		return err
 	}
@@ -192,8 +197,8 @@ type aged interface {
 	Written(ctx context.Context, key blob.Key) (time.Time, error)
 }
 
-// Sweep implements Files.
-func (b *BlobFiles) Sweep(ctx context.Context, prefix string, before time.Time, stray func(key string) bool) (n int, err error) {
+// Sweep implements Store.
+func (b *Blobs) Sweep(ctx context.Context, prefix string, before time.Time, stray func(key string) bool) (n int, err error) {
 	driver, ok := b.Tables.(aged)
 	if !ok {
 		return 0, nil
@@ -217,21 +222,21 @@ func (b *BlobFiles) Sweep(ctx context.Context, prefix string, before time.Time, 
 	return n, err
 }
 
-// URI implements Files.
-func (b *BlobFiles) URI(key string) string {
+// URI implements Store.
+func (b *Blobs) URI(key string) string {
 	if b.Locate == nil {
 		return "falaj:" + key
 	}
 	return b.Locate(blob.Key(key))
 }
 
-// put writes a small file whole.
-func put(ctx context.Context, files Files, f File, write func(w io.Writer) error) error {
+// Put writes a small file whole.
+func Put(ctx context.Context, s Store, f File, write func(w io.Writer) error) error {
 	var buf bytes.Buffer
 	if err := write(&buf); err != nil {
 		return err
 	}
-	w, err := files.Create(ctx, f)
+	w, err := s.Create(ctx, f)
 	if err != nil {
 		return err
 	}

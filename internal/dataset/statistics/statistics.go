@@ -1,4 +1,6 @@
-package dataset
+// Package statistics describes the columns of a version: counts, extremes, moments, and the
+// sketches that quantiles, histograms and drift are read from.
+package statistics
 
 import (
 	"math"
@@ -8,12 +10,16 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/zeebo/xxh3"
+
+	"github.com/falaj-ml/falaj/internal/dataset/cell"
+	"github.com/falaj-ml/falaj/internal/dataset/table"
+	"github.com/falaj-ml/falaj/internal/fault"
 )
 
-// Statistics describe a column of a version. Min and Max are as people read
+// Summary is what is known of a column of a version. Min and Max are as people read
 // values, and left out for confidential and restricted data. Mean and Std (of
 // the population) are of columns of numbers, finite values only.
-type Statistics struct {
+type Summary struct {
 	Column   string `json:"column"`
 	Count    int64  `json:"count"` // values that are not null
 	Nulls    int64  `json:"nulls"`
@@ -27,14 +33,14 @@ type Statistics struct {
 	Std       *float64 `json:"std,omitempty"`
 }
 
-// profiler collects statistics over the batches of one version.
-type profiler struct {
-	schema Schema
-	cols   []profile
+// Collector collects summaries over the batches of one version.
+type Collector struct {
+	schema table.Schema
+	cols   []column
 	hide   bool
 }
 
-type profile struct {
+type column struct {
 	rows, nulls, nans, finite int64
 	mean, m2                  float64 // Welford, merged over batches
 	seen                      bool
@@ -44,17 +50,19 @@ type profile struct {
 	sketch                    distinct
 }
 
-func newProfiler(s Schema, hide bool) *profiler {
-	return &profiler{schema: s, cols: make([]profile, len(s)), hide: hide}
+// NewCollector makes a collector. With hide the summaries have no values of the rows.
+func NewCollector(s table.Schema, hide bool) *Collector {
+	return &Collector{schema: s, cols: make([]column, len(s)), hide: hide}
 }
 
-func (p *profiler) add(rec arrow.RecordBatch) {
+// Add reads the rows of a batch.
+func (p *Collector) Add(rec arrow.RecordBatch) {
 	for c := range p.cols {
 		p.cols[c].add(rec.Column(c))
 	}
 }
 
-func (p *profile) add(a arrow.Array) {
+func (p *column) add(a arrow.Array) {
 	p.rows += int64(a.Len())
 	p.nulls += int64(a.NullN())
 	switch v := a.(type) {
@@ -85,10 +93,10 @@ func (p *profile) add(a arrow.Array) {
 	case *array.String:
 		each(a, func(i int) { p.text(v.Value(i)) })
 	case *array.List: // lists have no order
-		var cell []byte
+		var buf []byte
 		each(a, func(i int) {
-			cell = appendCell(cell[:0], a, i)
-			p.sketch.add(xxh3.Hash(cell))
+			buf = cell.Append(buf[:0], a, i)
+			p.sketch.add(xxh3.Hash(buf))
 		})
 	}
 }
@@ -102,7 +110,7 @@ func each(a arrow.Array, f func(i int)) {
 	}
 }
 
-func (p *profile) integer(n int64) {
+func (p *column) integer(n int64) {
 	if !p.seen {
 		p.seen, p.minI, p.maxI = true, n, n
 	}
@@ -110,8 +118,8 @@ func (p *profile) integer(n int64) {
 	p.sketch.add(mix(uint64(n))) //nolint:gosec // the same bits
 }
 
-func (p *profile) float(f float64) {
-	p.sketch.add(mix(floatBits(f)))
+func (p *column) float(f float64) {
+	p.sketch.add(mix(cell.FloatBits(f)))
 	if math.IsNaN(f) {
 		p.nans++
 		return
@@ -122,7 +130,7 @@ func (p *profile) float(f float64) {
 	p.minN, p.maxN = min(p.minN, f), max(p.maxN, f)
 }
 
-func (p *profile) text(s string) {
+func (p *column) text(s string) {
 	p.sketch.add(xxh3.HashString(s))
 	if !p.seen {
 		p.seen, p.minS, p.maxS = true, clone(s), clone(s)
@@ -136,12 +144,15 @@ func (p *profile) text(s string) {
 	}
 }
 
+// maxText is how many characters of a text are kept.
+const maxText = 200
+
 // clone frees a kept value from its batch's memory.
 func clone(s string) string { return string([]byte(s)) }
 
 // moments merges a batch's mean and squared deviations into the column's
 // (Chan et al.): two passes over a batch keep large offsets from cancelling.
-func (p *profile) moments(a arrow.Array, value func(int) float64) {
+func (p *column) moments(a arrow.Array, value func(int) float64) {
 	n, sum := int64(0), 0.0
 	finite := func(f float64) bool { return !math.IsNaN(f) && !math.IsInf(f, 0) }
 	each(a, func(i int) {
@@ -166,16 +177,17 @@ func (p *profile) moments(a arrow.Array, value func(int) float64) {
 	p.finite = total
 }
 
-func (p *profiler) statistics() []Statistics {
-	out := make([]Statistics, len(p.cols))
+// Summaries gives what was read, by column.
+func (p *Collector) Summaries() []Summary {
+	out := make([]Summary, len(p.cols))
 	for i := range p.cols {
-		out[i] = p.cols[i].statistics(p.schema[i], p.hide)
+		out[i] = p.cols[i].summary(p.schema[i], p.hide)
 	}
 	return out
 }
 
-func (p *profile) statistics(f Field, hide bool) Statistics {
-	s := Statistics{Column: f.Name, Count: p.rows - p.nulls, Nulls: p.nulls, NaNs: p.nans}
+func (p *column) summary(f table.Field, hide bool) Summary {
+	s := Summary{Column: f.Name, Count: p.rows - p.nulls, Nulls: p.nulls, NaNs: p.nans}
 	s.Distinct, s.Estimated = min(p.sketch.estimate(), s.Count), p.sketch.count > fewMost
 	if p.finite > 0 {
 		mean, std := p.mean, math.Sqrt(p.m2/float64(p.finite))
@@ -190,18 +202,18 @@ func (p *profile) statistics(f Field, hide bool) Statistics {
 	switch f.Type {
 	case "int32", "int64":
 	case "float32":
-		s.Min, s.Max = float32Text(float32(p.minN)), float32Text(float32(p.maxN))
+		s.Min, s.Max = cell.Float32Text(float32(p.minN)), cell.Float32Text(float32(p.maxN))
 		return s
 	case "float64":
-		s.Min, s.Max = floatText(p.minN), floatText(p.maxN)
+		s.Min, s.Max = cell.FloatText(p.minN), cell.FloatText(p.maxN)
 		return s
 	case "string":
-		s.Min, s.Max = clip(p.minS), clip(p.maxS)
+		s.Min, s.Max = fault.Clip(p.minS, maxText), fault.Clip(p.maxS, maxText)
 		return s
 	case "timestamp":
-		text = timestampText
+		text = cell.TimestampText
 	case "date":
-		text = dateText
+		text = cell.DateText
 	case "bool":
 		text = func(n int64) string { return strconv.FormatBool(n == 1) }
 	}

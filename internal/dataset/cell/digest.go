@@ -1,4 +1,4 @@
-package dataset
+package cell
 
 import (
 	"bytes"
@@ -8,14 +8,16 @@ import (
 	"hash"
 
 	"github.com/apache/arrow-go/v18/arrow"
+
+	"github.com/falaj-ml/falaj/internal/dataset/table"
 )
 
-// contentDigest is the identity of a table's rows, whatever batches they come
+// Digest is the identity of a table's rows, whatever batches they come
 // in: a SHA-256 over the columns' names and types, the number of rows, and for
 // each column the SHA-256 of its cells in order. A cell is one byte for its
-// presence and, when it is not null, its value (appendCell).
-type contentDigest struct {
-	schema Schema
+// presence and, when it is not null, its value (Append).
+type Digest struct {
+	schema table.Schema
 	cols   []hash.Hash
 	rows   int64
 	buf    []byte
@@ -23,15 +25,15 @@ type contentDigest struct {
 
 const digestVersion = "falaj dataset content 1\n"
 
-func newContentDigest(s Schema) *contentDigest {
-	d := &contentDigest{schema: s, cols: make([]hash.Hash, len(s))}
+func NewDigest(s table.Schema) *Digest {
+	d := &Digest{schema: s, cols: make([]hash.Hash, len(s))}
 	for i := range d.cols {
 		d.cols[i] = sha256.New()
 	}
 	return d
 }
 
-func (d *contentDigest) add(rec arrow.RecordBatch) {
+func (d *Digest) Add(rec arrow.RecordBatch) {
 	d.rows += rec.NumRows()
 	for c, h := range d.cols {
 		a := rec.Column(c)
@@ -40,7 +42,7 @@ func (d *contentDigest) add(rec arrow.RecordBatch) {
 			if a.IsNull(i) {
 				d.buf = append(d.buf, 0)
 			} else {
-				d.buf = appendCell(append(d.buf, 1), a, i)
+				d.buf = Append(append(d.buf, 1), a, i)
 			}
 			if len(d.buf) > 64<<10 {
 				h.Write(d.buf)
@@ -51,7 +53,7 @@ func (d *contentDigest) add(rec arrow.RecordBatch) {
 	}
 }
 
-func (d *contentDigest) sum() string {
+func (d *Digest) Sum() string {
 	var b bytes.Buffer
 	b.WriteString(digestVersion)
 	_ = binary.Write(&b, binary.LittleEndian, d.rows)
