@@ -427,8 +427,7 @@ func (a *App) openTraining(ctx context.Context) error {
 	a.compute.Scheduling.RegisterOwner(compute.JobAttempt, a.training.Execution)
 	a.compute.Scheduling.RegisterOwner(compute.Build, a.environments)
 	a.environments.Hold(a.heldEnvironments)
-	sweeper := &lifecycle.Loop{Name: "environments", Every: time.Hour, Run: a.environments.Sweep, Logger: a.log}
-	a.group.Add(sweeper.Service())
+	a.every(time.Hour, "environments", a.environments.Sweep)
 	a.group.Add(lifecycle.Service{Name: "training", Start: a.training.Execution.Start, Stop: stopper(a.training.Execution.Stop)})
 	a.group.Add(lifecycle.Service{Name: "compute", Start: func(ctx context.Context) error {
 		a.compute.Scheduling.Start(context.WithoutCancel(ctx))
@@ -482,8 +481,7 @@ func (a *App) startServing(c serving.Config) error {
 		defer runtimes.apart.Close() // also those that still run: nothing of them is left
 		return a.serving.Loader.Close(ctx)
 	}})
-	loader := &lifecycle.Loop{Name: "model loader", Every: 30 * time.Second, Run: a.serving.Loader.RunOnce, Logger: a.log}
-	a.group.Add(loader.Service())
+	loader := a.every(30*time.Second, "model loader", a.serving.Loader.RunOnce)
 	if a.environments != nil {
 		a.environments.Hold(deployments.HeldEnvironments(a.serving.Loader, a.registry.Versions, a.environments, runtimes.python.Environments))
 		// What waits for an environment is loaded when it is there.
@@ -495,10 +493,8 @@ func (a *App) startServing(c serving.Config) error {
 			},
 		}).Service())
 	}
-	scaler := &lifecycle.Loop{Name: "scaling of deployments", Every: time.Second, Run: a.serving.Loader.ScaleOnce, Logger: a.log}
-	a.group.Add(scaler.Service())
-	usage := &lifecycle.Loop{Name: "usage of quotas", Every: 2 * time.Second, Run: a.serving.Quotas.Record, Logger: a.log}
-	a.group.Add(usage.Service())
+	a.every(time.Second, "scaling of deployments", a.serving.Loader.ScaleOnce)
+	a.every(2*time.Second, "usage of quotas", a.serving.Quotas.Record)
 	return nil
 }
 
