@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -94,6 +95,33 @@ func (p *Project) Within(d time.Duration, what string, so func() (bool, error)) 
 			p.T.Fatalf("%s: not after %s: %v", what, d, err)
 		}
 	}
+}
+
+// Load has clients call ask again and again until stop, or until ask says false. They pause
+// between calls, which leaves the machine to what is tested. stop waits for them.
+func Load(tb testing.TB, clients int, ask func(client, n int) bool) (stop func()) {
+	tb.Helper()
+	done := make(chan struct{})
+	var all sync.WaitGroup
+	for c := range clients {
+		all.Go(func() {
+			pause := time.NewTicker(5 * time.Millisecond)
+			defer pause.Stop()
+			for n := 0; ask(c, n); n++ {
+				select {
+				case <-done:
+					return
+				case <-pause.C:
+				}
+			}
+		})
+	}
+	stop = sync.OnceFunc(func() {
+		close(done)
+		all.Wait()
+	})
+	tb.Cleanup(stop)
+	return stop
 }
 
 // Ends waits for the end of a job, which must be in this state then.

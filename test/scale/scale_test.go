@@ -179,28 +179,18 @@ func TestReplicas(t *testing.T) {
 	if one == "" || one == "0" {
 		t.Errorf("a replica takes nothing: %q", one)
 	}
-	var all sync.WaitGroup
-	var ended, other atomic.Int64
-	done := make(chan struct{})
-	for range 4 {
-		all.Go(func() {
-			for {
-				select {
-				case <-done:
-					return
-				default:
-				}
-				switch err := w.ask(); {
-				case err == nil:
-				case strings.Contains(err.Error(), "the model's process exited"):
-					ended.Add(1)
-				default:
-					other.Add(1)
-					t.Error(err)
-				}
-			}
-		})
-	}
+	var ended atomic.Int64
+	const clients = 4
+	stop := live.Load(t, clients, func(int, int) bool {
+		switch err := w.ask(); {
+		case err == nil:
+		case strings.Contains(err.Error(), "the model's process exited"):
+			ended.Add(1)
+		default:
+			t.Error(err)
+		}
+		return true
+	})
 	for range 2 { // a third time could set the version aside
 		pids := w.processes()
 		if len(pids) < 2 {
@@ -210,9 +200,8 @@ func TestReplicas(t *testing.T) {
 		w.Eventually("it goes on", func() (bool, error) { return !slices.Contains(w.processes(), pids[0]), nil })
 		w.awaited(2)
 	}
-	close(done)
-	all.Wait()
-	if n := ended.Load(); n > 2*4 { // those that were in a run of the one that was killed
+	stop()
+	if n := ended.Load(); n > 2*clients { // those that were in a run of the one that was killed
 		t.Errorf("%d requests failed for two lost processes", n)
 	}
 	w.Must(w.Kill())
