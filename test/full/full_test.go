@@ -187,20 +187,13 @@ func (w *world) accepted(t *testing.T) {
 
 func eventually(t *testing.T, try func() error) {
 	t.Helper()
-	look := time.NewTicker(100 * time.Millisecond)
-	defer look.Stop()
-	late := time.NewTimer(live.Wait)
-	defer late.Stop()
-	for {
+	ctx, stop := context.WithTimeout(t.Context(), live.Wait)
+	defer stop()
+	if err := live.Until(ctx, func() (bool, error) {
 		err := try()
-		if err == nil {
-			return
-		}
-		select {
-		case <-look.C:
-		case <-late.C:
-			t.Fatal(err)
-		}
+		return err == nil, err
+	}); err != nil {
+		t.Fatal(err)
 	}
 }
 
