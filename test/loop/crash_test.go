@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -70,7 +71,7 @@ func TestKilled(t *testing.T) {
 	var l ledger
 	half := (*kills + 1) / 2
 	for n := range half {
-		p.traffic(&l, n, time.Duration(100+moments.IntN(600))*time.Millisecond, nil)
+		p.traffic(&l, n, time.Duration(100+moments.IntN(600))*time.Millisecond, nil, nil)
 	}
 	p.recount(&l)
 
@@ -79,6 +80,10 @@ func TestKilled(t *testing.T) {
 	p.Must(err)
 	p.Apply(manifest + "50}}}")
 	for n := half; n < *kills; n++ {
+		var enough func() bool
+		if n == *kills-1 {
+			enough = p.promoted
+		}
 		p.traffic(&l, n, time.Duration(300+moments.IntN(1500))*time.Millisecond, func(c *client.Client) {
 			s, err := c.DeploymentStatus(t.Context(), p.Name, "m")
 			if err != nil || s["rollout"] != nil {
@@ -89,7 +94,7 @@ func TestKilled(t *testing.T) {
 				version = "3"
 			}
 			_, _ = c.Canary(t.Context(), p.Name, "m", version, 0, "a short one")
-		})
+		}, enough)
 	}
 	p.once()
 	p.known(&l)
@@ -104,8 +109,15 @@ func TestKilled(t *testing.T) {
 // fewest is how many requests are answered at least before the server is killed.
 const fewest = 20
 
-// traffic asks and labels until the server is killed, and starts it again.
-func (p *pond) traffic(l *ledger, epoch int, until time.Duration, beside func(c *client.Client)) {
+// promoted says whether a rollout was.
+func (p *pond) promoted() bool {
+	runs, _ := p.status("m")["history"].([]any)
+	return slices.ContainsFunc(runs, func(r any) bool { return client.Object(r.(map[string]any)).Text("state") == "promoted" })
+}
+
+// traffic asks and labels until the server is killed, and starts it again. A busy machine
+// takes longer than until to answer the fewest, and until it is enough.
+func (p *pond) traffic(l *ledger, epoch int, until time.Duration, beside func(c *client.Client), enough func() bool) {
 	p.T.Helper()
 	ctx, stop := context.WithCancel(p.T.Context())
 	defer stop()
@@ -160,10 +172,11 @@ func (p *pond) traffic(l *ledger, epoch int, until time.Duration, beside func(c 
 	timer := time.NewTimer(until)
 	defer timer.Stop()
 	<-timer.C
-	p.Eventually("few requests are answered", func() (bool, error) { // a busy machine takes longer
+	p.Eventually("few requests are answered", func() (bool, error) {
 		l.Lock()
-		defer l.Unlock()
-		return l.answered >= before+fewest, nil
+		some := l.answered >= before+fewest
+		l.Unlock()
+		return some && (enough == nil || enough()), nil
 	})
 	p.Must(p.Kill())
 	stop()
