@@ -209,6 +209,7 @@ func (s *soak) try(ctx context.Context) {
 	_, err := s.C.Canary(ctx, s.Name, "m", version, 0, "the next one")
 	<-done
 	refused, answered := errors.AsType[*client.Error](err)
+	killed = killed || answered && strings.Contains(refused.Detail, "killed by SIGKILL") // by disturb
 	if err != nil && (!answered || !killed && refused.Status != http.StatusServiceUnavailable && refused.Status != http.StatusGatewayTimeout) {
 		t.Errorf("version %s is not tried: %v", version, err)
 		return

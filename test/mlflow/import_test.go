@@ -333,7 +333,7 @@ func same(t *testing.T, want, got map[string]any) {
 // script runs a Python script of testdata and gives what it writes.
 func script(t *testing.T, python, name string, env []string, args ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*live.Wait)
+	ctx, cancel := context.WithTimeout(t.Context(), live.WaitProgram)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, python, append([]string{filepath.Join("testdata", name)}, args...)...)
 	cmd.Env = append(os.Environ(), append(env, "HOME="+t.TempDir(), "MLFLOW_DISABLE_TELEMETRY=true", "DO_NOT_TRACK=true", "GIT_PYTHON_REFRESH=quiet")...)
