@@ -44,41 +44,8 @@ type browser struct {
 	secret string // a token that no address may hold
 }
 
-// chromium is the process that the tests share; it takes longer to start than most pages.
-var chromium struct {
-	sync.Once
-	ctx  context.Context
-	stop func()
-	err  error
-}
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if chromium.stop != nil {
-		chromium.stop()
-	}
-	os.Exit(code)
-}
-
-// startChromium is called once; chromium.stop ends the program.
-func startChromium(program string) {
-	options := append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath(program), chromedp.WSURLReadTimeout(live.Wait), chromedp.NoSandbox, chromedp.WindowSize(width, height),
-		chromedp.Flag("lang", "en-GB"), chromedp.Flag("disable-background-networking", true), chromedp.Flag("force-color-profile", "srgb"))
-	alloc, stop := chromedp.NewExecAllocator(context.Background(), options...)
-	ctx, cancel := chromedp.NewContext(alloc, chromedp.WithErrorf(func(string, ...any) {}))
-	chromium.ctx, chromium.err = ctx, chromedp.Run(ctx)
-	chromium.stop = func() {
-		cancel()
-		stop()
-		chromedp.FromContext(ctx).Allocator.Wait()
-	}
-}
-
-const width, height = 1440, 1000 // of the window
-
-// open opens a tab on an address of ours, which shares no cookies, storage or cache with
-// those of other tests. What went wrong in it fails the test when the test ends.
+// open starts Chromium on an address of ours. What went wrong in it fails the
+// test when the test ends.
 func open(t *testing.T, base string) *browser {
 	t.Helper()
 	program := ""
@@ -94,13 +61,17 @@ func open(t *testing.T, base string) *browser {
 	if program == "" {
 		absent(t, "Chromium is not here; `make engines` installs it")
 	}
-	chromium.Do(func() { startChromium(program) })
-	if chromium.err != nil {
-		t.Fatal(chromium.err)
-	}
-	ctx, cancel := chromedp.NewContext(chromium.ctx, chromedp.WithNewBrowserContext())
-	t.Cleanup(cancel)
-	if err := chromedp.Run(ctx, chromedp.EmulateViewport(width, height)); err != nil {
+	options := append(chromedp.DefaultExecAllocatorOptions[:],
+		chromedp.ExecPath(program), chromedp.WSURLReadTimeout(live.Wait), chromedp.NoSandbox, chromedp.WindowSize(1440, 1000),
+		chromedp.Flag("lang", "en-GB"), chromedp.Flag("disable-background-networking", true), chromedp.Flag("force-color-profile", "srgb"))
+	alloc, stop := chromedp.NewExecAllocator(t.Context(), options...)
+	t.Cleanup(stop)
+	ctx, cancel := chromedp.NewContext(alloc, chromedp.WithErrorf(func(string, ...any) {}))
+	t.Cleanup(func() {
+		cancel()
+		chromedp.FromContext(ctx).Allocator.Wait()
+	})
+	if err := chromedp.Run(ctx); err != nil { // starts it
 		t.Fatal(err)
 	}
 	b := &browser{t: t, ctx: ctx, base: base}

@@ -422,7 +422,7 @@ func TestReserve(t *testing.T) {
 	}
 	short, long := w.job(t, "/bin/sleep", "1"), w.job(t, "/bin/sleep", "3600")
 	w.runs(t, long)
-	live.Fill(t, d.Root, 16<<20)
+	live.Fill(t, d.Root, 20<<20) // the database's log takes a few before the job ends
 	w.refused(t, "lower limits.free")
 	if state := w.ends(t, short); state != "succeeded" {
 		t.Errorf("a job that was running %s: %s", state, w.reason(t, short))
