@@ -174,7 +174,7 @@ func New(ctx context.Context, cfg config.Config, w World) (_ *App, err error) {
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	registry.MustRegister(a.collectors(requests)...)
 	if len(a.followed) > 0 {
-		a.group.Add(a.followFiles())
+		a.every(certificateEvery, "files of certificates and credentials", func(ctx context.Context) error { return a.refresh(ctx, false) })
 	}
 	a.edge = httpapi.New(httpapi.Options{
 		Config: httpapi.Config{Hosts: append(a.cfg.EngineHosts(), a.cfg.HTTPHosts...), Proxies: a.cfg.Proxies(), MaxBody: config.Bytes(a.cfg.Limits.Body), Upload: config.Bytes(a.cfg.Limits.Upload), Answer: config.Bytes(a.cfg.Limits.Answer), Tree: config.Bytes(a.cfg.Limits.Checkpoint), LeastRate: cmp.Or(config.Bytes(a.cfg.Limits.BodyRate), -1), Version: w.Version},
@@ -422,6 +422,22 @@ func (a *App) Stop(ctx context.Context) error {
 }
 
 func (a *App) onClose(f func() error) { a.close = append(a.close, f) }
+
+// atLast calls f when the server has stopped, for at most five seconds.
+func (a *App) atLast(f func(context.Context) error) {
+	a.onClose(func() error {
+		last, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		return f(last)
+	})
+}
+
+// every adds a loop that calls run, and gives it, to be woken.
+func (a *App) every(pause time.Duration, name string, run func(context.Context) error) *lifecycle.Loop {
+	loop := &lifecycle.Loop{Name: name, Every: pause, Run: run, Logger: a.log}
+	a.group.Add(loop.Service())
+	return loop
+}
 
 func newLogger(cfg config.Config, w io.Writer) *slog.Logger {
 	var level slog.Level

@@ -12,7 +12,6 @@ import (
 	"github.com/falaj-ml/falaj/internal/config"
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/filewatch"
-	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -46,8 +45,7 @@ func (a *App) openCertificate() error {
 	c.soon = a.tellExpiring
 	a.certificate = c
 	a.follow("tls.cert", c.files)
-	loop := &lifecycle.Loop{Name: "end of the certificate", Every: certificateEvery, Run: c.look, Logger: a.log}
-	a.group.Add(loop.Service())
+	a.every(certificateEvery, "end of the certificate", c.look)
 	return nil
 }
 

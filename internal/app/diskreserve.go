@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/diskspace"
-	"github.com/falaj-ml/falaj/internal/lifecycle"
 )
 
 // holdDiskReserve keeps room for a full disk, unless no reserve is configured.
@@ -15,7 +14,6 @@ func (a *App) holdDiskReserve(ctx context.Context) error {
 		return nil
 	}
 	r := diskspace.Hold(a.cfg.Data, least, a.log)
-	loop := &lifecycle.Loop{Name: "ballast", Every: time.Second, Run: r.Look, Logger: a.log}
-	a.group.Add(loop.Service())
+	a.every(time.Second, "ballast", r.Look)
 	return r.Look(ctx)
 }

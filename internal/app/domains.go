@@ -22,6 +22,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/compute/provisioner/simulated"
 	"github.com/falaj-ml/falaj/internal/config"
 	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/dataset/datafile"
 	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
 	"github.com/falaj-ml/falaj/internal/dataset/ingestion"
 	"github.com/falaj-ml/falaj/internal/dataset/openlineage"
@@ -119,7 +120,7 @@ type parts struct {
 	images        *oci.Store
 	compute       compute.Services
 	environments  *environment.Service
-	files         *dataset.BlobFiles // of datasets
+	files         *datafile.Blobs // of datasets
 	datasets      dataset.Services
 	ingestion     *ingestion.Service
 	lineage       *openlineage.Service
@@ -338,10 +339,8 @@ func (a *App) openFiles() error {
 	}
 	a.onClose(tables.Close)
 	a.tables = backup.Hold(a.stored.Over(tables))
-	a.files = &dataset.BlobFiles{
-		Store: a.blobs, Driver: a.objects, Tables: a.tables,
-		Locate: func(k blob.Key) string { return "file://" + filepath.Join(dir, string(k)) },
-	}
+	locate := func(k blob.Key) string { return "file://" + filepath.Join(dir, string(k)) }
+	a.files = &datafile.Blobs{Blobs: a.blobs, Driver: a.objects, Tables: a.tables, Locate: locate}
 	return nil
 }
 
@@ -428,8 +427,7 @@ func (a *App) openTraining(ctx context.Context) error {
 	a.compute.Scheduling.RegisterOwner(compute.JobAttempt, a.training.Execution)
 	a.compute.Scheduling.RegisterOwner(compute.Build, a.environments)
 	a.environments.Hold(a.heldEnvironments)
-	sweeper := &lifecycle.Loop{Name: "environments", Every: time.Hour, Run: a.environments.Sweep, Logger: a.log}
-	a.group.Add(sweeper.Service())
+	a.every(time.Hour, "environments", a.environments.Sweep)
 	a.group.Add(lifecycle.Service{Name: "training", Start: a.training.Execution.Start, Stop: stopper(a.training.Execution.Stop)})
 	a.group.Add(lifecycle.Service{Name: "compute", Start: func(ctx context.Context) error {
 		a.compute.Scheduling.Start(context.WithoutCancel(ctx))
@@ -483,8 +481,7 @@ func (a *App) startServing(c serving.Config) error {
 		defer runtimes.apart.Close() // also those that still run: nothing of them is left
 		return a.serving.Loader.Close(ctx)
 	}})
-	loader := &lifecycle.Loop{Name: "model loader", Every: 30 * time.Second, Run: a.serving.Loader.RunOnce, Logger: a.log}
-	a.group.Add(loader.Service())
+	loader := a.every(30*time.Second, "model loader", a.serving.Loader.RunOnce)
 	if a.environments != nil {
 		a.environments.Hold(deployments.HeldEnvironments(a.serving.Loader, a.registry.Versions, a.environments, runtimes.python.Environments))
 		// What waits for an environment is loaded when it is there.
@@ -496,10 +493,8 @@ func (a *App) startServing(c serving.Config) error {
 			},
 		}).Service())
 	}
-	scaler := &lifecycle.Loop{Name: "scaling of deployments", Every: time.Second, Run: a.serving.Loader.ScaleOnce, Logger: a.log}
-	a.group.Add(scaler.Service())
-	usage := &lifecycle.Loop{Name: "usage of quotas", Every: 2 * time.Second, Run: a.serving.Quotas.Record, Logger: a.log}
-	a.group.Add(usage.Service())
+	a.every(time.Second, "scaling of deployments", a.serving.Loader.ScaleOnce)
+	a.every(2*time.Second, "usage of quotas", a.serving.Quotas.Record)
 	return nil
 }
 

@@ -34,6 +34,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/usecase/cluster"
 )
 
 // openGovernance opens what every domain asks: the database, keys, objects, the
@@ -48,6 +49,14 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 	}
 	a.api.At("") // the upgrade is over
 	a.onClose(a.db.Close)
+	member, err := cluster.Join(ctx, cluster.Config{DB: a.db, Name: machineName() + ":" + a.cfg.Data + " (" + a.groupsOwner + ")", LocalObjects: a.cfg.Blob.S3.Endpoint == "", LocalFeatures: a.cfg.Online.URL == "", Log: a.log})
+	if err != nil {
+		return err
+	}
+	if member != nil {
+		a.group.Add(member.Loop().Service())
+		a.atLast(member.Leave)
+	}
 	journal, err := audit.OpenJournal(audit.JournalConfig{Dir: filepath.Join(a.cfg.Data, "journal")})
 	if err != nil {
 		return fault.Wrap(err, "open the audit journal")
@@ -55,13 +64,8 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 	a.onClose(journal.Close)
 	summary := audit.NewSummary(journal, time.Now)
 	a.journal, a.reads = summary, journal
-	summaries := &lifecycle.Loop{Name: "summaries of refusals", Every: time.Minute, Run: summary.Flush, Logger: a.log}
-	a.group.Add(summaries.Service())
-	a.onClose(func() error {
-		last, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		return summary.Flush(last)
-	})
+	a.every(time.Minute, "summaries of refusals", summary.Flush)
+	a.atLast(summary.Flush)
 
 	a.roster = tenancy.NewRoster(a.db, projectsql.Store{})
 	if a.authorizer, err = authorizer.New(authorizer.Config{DB: a.db, Store: policysql.Store{}, Roster: a.roster, Journal: a.journal, Class: a.classOfSource, Log: a.log}); err != nil {
@@ -79,8 +83,7 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 		DB: a.db, Store: requestsql.Store{}, Grants: projectsql.Store{}, Accounts: identitysql.Store{}, Authorizer: a.authorizer, RoleAge: age, Log: a.log,
 	})
 	a.authorizer.TakeTwoPeople(a.requests)
-	approved := &lifecycle.Loop{Name: "approved requests", Every: time.Minute, Run: a.requests.Recover, Logger: a.log}
-	a.group.Add(approved.Service())
+	a.every(time.Minute, "approved requests", a.requests.Recover)
 	a.zones = border.New(border.Config{DB: a.db, Store: residencysql.Store{}, Authorizer: a.authorizer, Second: a.requests.Second})
 	a.guard = border.NewGuard(a.journal)
 	a.projects = tenancy.New(tenancy.Config{
@@ -108,11 +111,8 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 		q, err := a.projects.Quota(ctx, project.Name(name))
 		return storageLimit(q), err
 	})
-	reached := &lifecycle.Loop{Name: "reached storage quotas", Logger: a.log, Run: func(ctx context.Context) error {
-		return a.stored.Tell(ctx, a.quotaReached)
-	}}
+	reached := a.every(0, "reached storage quotas", func(ctx context.Context) error { return a.stored.Tell(ctx, a.quotaReached) })
 	a.stored.OnReached(reached.Wake)
-	a.group.Add(reached.Service())
 	a.objects = backup.Hold(a.stored.Over(objects))
 	a.blobs = blob.New(a.objects, a.keys)
 	a.damage = &damageLog{journal: journal, log: a.log, told: map[blob.Key]time.Time{}}
@@ -136,13 +136,8 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 	a.auditLog = audit.New(audit.ServiceConfig{DB: a.db, Log: a.sequencer, Journal: journal, Reads: a.journal, SecondPerson: a.secondEraser, Authorize: func(ctx context.Context, action, project string) error {
 		return a.authorizer.Allow(ctx, policy.Action(action), policy.Object{Project: project, Kind: "audit"})
 	}})
-	upkeep := &lifecycle.Loop{Name: "token upkeep", Every: time.Minute, Run: a.accounts.Flush, Logger: a.log}
-	a.group.Add(upkeep.Service())
-	a.onClose(func() error { // what was used since the loop's last round
-		last, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		return a.accounts.Flush(last)
-	})
+	a.every(time.Minute, "token upkeep", a.accounts.Flush)
+	a.atLast(a.accounts.Flush) // what was used since the loop's last round
 	return nil
 }
 

@@ -60,9 +60,8 @@ func (a *App) openMonitoring(context.Context) error {
 		},
 		Keep: config.Kept(a.cfg.Retention.Windows),
 	})
-	loop := &lifecycle.Loop{Name: "monitor", Every: 2 * time.Second, Run: a.monitoring.RunOnce, Logger: a.log}
 	a.group.Add(lifecycle.Service{Name: "monitoring", Stop: a.monitoring.Release})
-	a.group.Add(loop.Service())
+	a.every(2*time.Second, "monitor", a.monitoring.RunOnce)
 	deployed := event.Subscribe(a.db, event.Config{
 		Name: "monitors of deployments", Names: []string{serving.EventDeployed, serving.EventDeleted}, Logger: a.log,
 		HandleTx: func(ctx context.Context, tx *store.Tx, e event.Event) error {

@@ -9,7 +9,6 @@ import (
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
-	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/monitoring/label"
 	"github.com/falaj-ml/falaj/internal/monitoring/label/labelsql"
 	"github.com/falaj-ml/falaj/internal/monitoring/verification"
@@ -48,14 +47,12 @@ func (a *App) openLabels(context.Context) error {
 		Authorizer: a.authorizer, Predictions: a.predictions, Features: a.features.Verification, Deployments: a.watched(),
 	})
 	judge := label.NewJudge(a.labels, watch.Rollouts{Serving: a.serving.Rollouts})
-	settler := &lifecycle.Loop{Name: "labels that wait", Every: 5 * time.Second, Logger: a.log, Run: func(ctx context.Context) error {
+	a.every(5*time.Second, "labels that wait", func(ctx context.Context) error {
 		return a.labels.RunOnce(identity.With(ctx, identity.Loop("labels")))
-	}}
-	judging := &lifecycle.Loop{Name: "rollout judge", Every: 2 * time.Second, Logger: a.log, Run: func(ctx context.Context) error {
+	})
+	a.every(2*time.Second, "rollout judge", func(ctx context.Context) error {
 		return judge.RunOnce(identity.With(ctx, identity.Loop("rollout judge")))
-	}}
-	a.group.Add(settler.Service())
-	a.group.Add(judging.Service())
+	})
 	a.group.Add(event.Subscribe(a.db, event.Config{
 		Name: "predictions of deleted deployments", Names: []string{serving.EventDeleted}, Logger: a.log, Handle: a.forgetPredictions,
 	}).Service())

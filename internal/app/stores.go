@@ -14,7 +14,6 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/filewatch"
-	"github.com/falaj-ml/falaj/internal/lifecycle"
 )
 
 // The stores that can be away, as they are named in metrics, in the log and by /readyz.
@@ -90,15 +89,14 @@ func (s *stores) Collect(out chan<- prometheus.Metric) {
 // watchStore asks a store again and again whether it is there.
 func (a *App) watchStore(name string, every, limit time.Duration, ask func(context.Context) error) {
 	a.stores.set(context.Background(), name, nil) // it was opened
-	loop := &lifecycle.Loop{Name: name, Every: every, Logger: a.log, Run: func(ctx context.Context) error {
+	a.every(every, name, func(ctx context.Context) error {
 		asking, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
 		if err := ask(asking); ctx.Err() == nil {
 			a.stores.set(ctx, name, err)
 		}
 		return nil // stores.set has told of it
-	}}
-	a.group.Add(loop.Service())
+	})
 }
 
 // followed is a file of a certificate or a credential that is read again.
@@ -115,14 +113,6 @@ func (a *App) follow(name string, f interface {
 },
 ) {
 	a.followed = append(a.followed, followed{name, f})
-}
-
-// followFiles is the loop that reads the followed files again when they change.
-func (a *App) followFiles() lifecycle.Service {
-	loop := &lifecycle.Loop{Name: "files of certificates and credentials", Every: certificateEvery, Logger: a.log, Run: func(ctx context.Context) error {
-		return a.refresh(ctx, false)
-	}}
-	return loop.Service()
 }
 
 // refresh reads the followed files again, those that changed or all.

@@ -22,9 +22,8 @@ func (a *App) openSweeps(context.Context) error {
 		DB: a.db, Store: tuningsql.Sweeps{}, Studies: tuning.Studies{Store: tuningsql.Store{}, Now: time.Now},
 		Authorizer: a.authorizer, Journal: a.journal, Origins: a.tracking.Origins, Jobs: sweepJobs{a.training.Submission, a.training.Jobs, a.training.Control, a.training.SourceArchives}, Runs: sweeps.Runs{DB: a.db, Metrics: trackingsql.Store{}, Attempts: trainingsql.Store{}}, Costs: sweeps.Costs{Costs: a.compute.Costs, Pools: a.compute.Pools}, Log: a.log,
 	})
-	loop := &lifecycle.Loop{Name: "sweeps", Every: 300 * time.Millisecond, Run: a.sweeps.RunOnce, Logger: a.log}
 	a.group.Add(lifecycle.Service{Name: "sweeps", Stop: a.sweeps.Release})
-	a.group.Add(loop.Service())
+	loop := a.every(300*time.Millisecond, "sweeps", a.sweeps.RunOnce)
 	ended := event.Subscribe(a.db, event.Config{
 		Name: "sweeps", Names: []string{training.JobFinished}, FromNow: true, Logger: a.log,
 		Handle: func(context.Context, event.Event) error { loop.Wake(); return nil },

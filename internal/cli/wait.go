@@ -26,7 +26,7 @@ const patience = time.Minute
 // nobody will ever answer ends.
 const held = 90 * time.Second
 
-// slow is after how long a command says what it waits for that has no phases.
+// slow is after how long a command that has no phases says what it waits for, where that is no terminal.
 const slow = 2 * time.Second
 
 // away reports whether the server is not there now: no connection, or whoever
@@ -129,9 +129,14 @@ func (p *phases) words() string {
 	return p.last
 }
 
-// showAfter shows words if the command still waits by then.
-func (p *phases) showAfter(d time.Duration, words string) {
-	time.AfterFunc(d, func() { p.show(words) })
+// showSoon shows words at once on a terminal, where end clears them, and elsewhere if the
+// command still waits after slow.
+func (p *phases) showSoon(words string) {
+	if p.a.terminal() {
+		p.show(words)
+		return
+	}
+	time.AfterFunc(slow, func() { p.show(words) })
 }
 
 // end clears the line. It may be called twice.

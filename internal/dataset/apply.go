@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/falaj-ml/falaj/internal/dataset/expectation"
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
@@ -51,8 +52,8 @@ func (s *Definitions) Apply(ctx context.Context, r ApplyRequest) (Dataset, proje
 		r.Spec.Residency = residency.Of(r.Spec.Residency...)
 	}
 	r.Spec = r.Spec.withDefaults()
-	added := slices.DeleteFunc(slices.Clone(r.Spec.Expectations), func(e Expectation) bool {
-		return slices.ContainsFunc(was.Spec.Expectations, func(o Expectation) bool { return sameJSON(e, o) })
+	added := slices.DeleteFunc(slices.Clone(r.Spec.Expectations), func(e expectation.Rule) bool {
+		return slices.ContainsFunc(was.Spec.Expectations, func(o expectation.Rule) bool { return sameJSON(e, o) })
 	})
 	if err := s.mayRunExpectations(ctx, r.Project, r.Name, added); err != nil {
 		return Dataset{}, "", err

@@ -6,22 +6,24 @@
 //
 //   - dataset.go: Spec, Dataset, Version, Ref and what they must satisfy.
 //   - service.go: Services, the only way in, over one shared core. Definitions declares, lists
-//     and deletes (definitions.go, apply.go, find.go, delete.go); Writes imports a file, takes
-//     rows and keeps derived data (import.go, ingest.go, derive.go); Transforms makes datasets of
+//     and deletes (definitions.go, apply.go, delete.go); Writes imports a file, takes
+//     rows and keeps derived data (import.go, rows.go, derive.go); Transforms makes datasets of
 //     others as the manifest says (transform.go); Reads opens, previews, exports and runs SQL
 //     (read.go, shard.go, profile.go, query.go); Tables shows open datasets to other engines
 //     (tables.go, external.go); LineageReads follows the lineage (lineage.go); Erasure takes the
 //     rows of a person out of all versions (erase.go, tombstone.go); Maintenance recovers after a
-//     crash, expires, moves and reports (maintenance.go, expire.go, relocate.go, freshness.go).
+//     crash, expires, moves and reports (maintenance.go, expire.go).
 //     labels.go lends labels to the service of residency.
-//   - write.go is the one path by which a version comes to be; digest.go,
-//     statistics.go and expectation.go look at the rows as they pass, and
-//     quarantine.go keeps those that expectations left out. references.go, freshness.go and
-//     drift.go judge what no single row tells; profile.go keeps sketches of the columns.
+//   - write.go is the one path by which a version comes to be; cell/, statistics/ and
+//     expectation/ look at the rows as they pass, and quarantine.go keeps those that
+//     expectations set aside. expectations.go reads the other versions that expectations
+//     need; profile.go keeps sketches of the columns.
 //   - shard.go: which rows of a version are read. jobinputs.go: what a job could read, which
-//     its outputs are derived from. sealedstatistics.go seals statistics and verdicts.
+//     its outputs are derived from. sealedstatistics.go seals statistics and results of
+//     expectations.
 //   - child/ is the pipe to the processes that parse users' files and run SQL;
-//     parser/ and sqlworker/ are those processes; table/ is Parquet and Iceberg;
+//     parser/ and sqlworker/ are those processes; table/ is Parquet and Iceberg; datafile/
+//     keeps the files;
 //     datasetsql/ keeps the rows, datasettest/ builds the services for tests.
 //
 // # Guarantees
@@ -48,7 +50,9 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/falaj-ml/falaj/internal/dataset/expectation"
 	"github.com/falaj-ml/falaj/internal/dataset/parser"
+	"github.com/falaj-ml/falaj/internal/dataset/statistics"
 	"github.com/falaj-ml/falaj/internal/dataset/table"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
@@ -121,19 +125,19 @@ type Column struct {
 
 // Spec is what a Dataset manifest says. It applies to versions made after it.
 type Spec struct {
-	Description    string          `json:"description,omitempty" doc:"Description of the data"`
-	Format         Format          `json:"format,omitempty" doc:"Format of imported files; default: detected from the content" enum:"csv,csv.gz,parquet,jsonl,avro"`
-	Delimiter      string          `json:"delimiter,omitempty" doc:"Delimiter of CSV files; default: comma"`
-	NullValues     []string        `json:"null_values,omitzero" doc:"CSV cells that mean null; default: the empty cell and NA"`
-	CSV            *parser.Layout  `json:"csv,omitempty" doc:"Layout of CSV files, if they are not UTF-8 or their first line is not a header"`
-	LeaveOut       []string        `json:"leave_out,omitempty" doc:"Columns of imported files that are not read"`
-	Columns        []Column        `json:"columns,omitempty" doc:"Types of required columns; the types of other columns are inferred from the first rows"`
-	Expectations   Expectations    `json:"expectations,omitempty" doc:"Expectations of a version; a version that fails them is rejected, and nothing can train on it"`
-	Classification Classification  `json:"classification,omitempty" doc:"Classification of the data; default: that of the project, else internal" enum:"public,internal,confidential,restricted"`
-	Residency      residency.Label `json:"residency,omitempty" doc:"Zones where the data is allowed; default: those of the project, else home"`
-	Protection     Protection      `json:"protection,omitempty" doc:"sealed (the default): encrypted, read through Falaj only; open: plain Parquet that other engines read" enum:"sealed,open"`
-	Keep           Keep            `json:"keep,omitzero" doc:"Retention of versions; default: all. A cited version is never removed automatically"`
-	Fresh          string          `json:"fresh,omitempty" doc:"Expected interval of new versions, such as 24h: the event dataset.stale is sent once if no version was accepted for this time"`
+	Description    string            `json:"description,omitempty" doc:"Description of the data"`
+	Format         Format            `json:"format,omitempty" doc:"Format of imported files; default: detected from the content" enum:"csv,csv.gz,parquet,jsonl,avro"`
+	Delimiter      string            `json:"delimiter,omitempty" doc:"Delimiter of CSV files; default: comma"`
+	NullValues     []string          `json:"null_values,omitzero" doc:"CSV cells that mean null; default: the empty cell and NA"`
+	CSV            *parser.Layout    `json:"csv,omitempty" doc:"Layout of CSV files, if they are not UTF-8 or their first line is not a header"`
+	LeaveOut       []string          `json:"leave_out,omitempty" doc:"Columns of imported files that are not read"`
+	Columns        []Column          `json:"columns,omitempty" doc:"Types of required columns; the types of other columns are inferred from the first rows"`
+	Expectations   expectation.Rules `json:"expectations,omitempty" doc:"Expectations of a version; a version that fails them is rejected, and nothing can train on it"`
+	Classification Classification    `json:"classification,omitempty" doc:"Classification of the data; default: that of the project, else internal" enum:"public,internal,confidential,restricted"`
+	Residency      residency.Label   `json:"residency,omitempty" doc:"Zones where the data is allowed; default: those of the project, else home"`
+	Protection     Protection        `json:"protection,omitempty" doc:"sealed (the default): encrypted, read through Falaj only; open: plain Parquet that other engines read" enum:"sealed,open"`
+	Keep           Keep              `json:"keep,omitzero" doc:"Retention of versions; default: all. A cited version is never removed automatically"`
+	Fresh          string            `json:"fresh,omitempty" doc:"Expected interval of new versions, such as 24h: the event dataset.stale is sent once if no version was accepted for this time"`
 	// Entities maps the join keys of entities to columns, where no view tells, or
 	// columns are called otherwise: {customer: {customer_id: buyer}}.
 	// Transform is how Derive makes a version.
@@ -143,10 +147,7 @@ type Spec struct {
 
 // Limits on what a spec may hold.
 const (
-	maxDescription  = 4 << 10
-	maxExpectations = 256
-	maxSetValues    = 10_000
-	maxPattern      = 4 << 10
+	maxDescription = 4 << 10
 )
 
 // withDefaults spells out what was left out.
@@ -205,8 +206,8 @@ func (s Spec) Validate() error {
 			return fault.Wrap(err, "spec.columns")
 		}
 	}
-	if len(s.Expectations) > maxExpectations {
-		return bad("expectations", "%d are over the limit of %d", len(s.Expectations), maxExpectations)
+	if len(s.Expectations) > expectation.Max {
+		return bad("expectations", "%d are over the limit of %d", len(s.Expectations), expectation.Max)
 	}
 	for i, e := range s.Expectations {
 		if err := e.Validate(); err != nil {
@@ -230,7 +231,7 @@ func (s Spec) Validate() error {
 	if err := s.Transform.Validate(); err != nil {
 		return err
 	}
-	if err := checkAge(s.Fresh); err != nil {
+	if err := expectation.CheckAge(s.Fresh); err != nil {
 		return fault.Wrap(err, "spec.fresh")
 	}
 	switch s.Protection {
@@ -318,26 +319,26 @@ const (
 
 // Version is one immutable state of a dataset.
 type Version struct {
-	ID             VersionID       `json:"id"`
-	Project        project.Name    `json:"project"`
-	Dataset        string          `json:"name"` // of the dataset
-	DatasetID      ID              `json:"dataset_id"`
-	Number         int64           `json:"version"`
-	State          State           `json:"state"`
-	Reason         string          `json:"reason,omitempty"` // reason of the rejection; contains values of open data only
-	Schema         Schema          `json:"schema"`
-	Rows           int64           `json:"rows"`
-	Quarantined    int64           `json:"quarantined,omitempty"` // rows that were read and are not among them
-	Bytes          int64           `json:"bytes"`                 // stored, those in quarantine too
-	ContentDigest  string          `json:"digest"`                // of the rows, whatever file they came in
-	Statistics     []Statistics    `json:"statistics,omitempty"`  // by column, in schema order
-	Expectations   []Verdict       `json:"expectations,omitempty"`
-	Classification Classification  `json:"classification"`
-	Residency      residency.Label `json:"residency"`
-	Protection     Protection      `json:"protection"`
-	Lineage        Lineage         `json:"lineage"`
-	Created        time.Time       `json:"created_at"`
-	CreatedBy      string          `json:"created_by"`
+	ID             VersionID            `json:"id"`
+	Project        project.Name         `json:"project"`
+	Dataset        string               `json:"name"` // of the dataset
+	DatasetID      ID                   `json:"dataset_id"`
+	Number         int64                `json:"version"`
+	State          State                `json:"state"`
+	Reason         string               `json:"reason,omitempty"` // reason of the rejection; contains values of open data only
+	Schema         Schema               `json:"schema"`
+	Rows           int64                `json:"rows"`
+	Quarantined    int64                `json:"quarantined,omitempty"` // rows that were read and are not among them
+	Bytes          int64                `json:"bytes"`                 // stored, those in quarantine too
+	ContentDigest  string               `json:"digest"`                // of the rows, whatever file they came in
+	Statistics     []statistics.Summary `json:"statistics,omitempty"`  // by column, in schema order
+	Expectations   []expectation.Result `json:"expectations,omitempty"`
+	Classification Classification       `json:"classification"`
+	Residency      residency.Label      `json:"residency"`
+	Protection     Protection           `json:"protection"`
+	Lineage        Lineage              `json:"lineage"`
+	Created        time.Time            `json:"created_at"`
+	CreatedBy      string               `json:"created_by"`
 
 	// SealedStatistics is Statistics and Expectations under the dataset's key: what the
 	// database keeps of them; nil for open data.

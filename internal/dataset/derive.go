@@ -63,7 +63,7 @@ func (s *Writes) Create(ctx context.Context, r CreateRequest) (Version, error) {
 		return Version{}, fault.New(fault.Invalid, "%d parents are over the limit of %d", len(r.Parents), maxParents)
 	}
 	if len(r.Producer.Text) > maxProducerText {
-		r.Producer.Text = clip(r.Producer.Text)
+		r.Producer.Text = fault.Clip(r.Producer.Text, 200)
 	}
 	if r.Producer.Digest == "" && r.Producer.Text != "" {
 		r.Producer.Digest = digestOf([]byte(r.Producer.Text))

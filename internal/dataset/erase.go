@@ -12,6 +12,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 
 	"github.com/falaj-ml/falaj/internal/blob/quota"
+	"github.com/falaj-ml/falaj/internal/dataset/cell"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/store"
@@ -460,7 +461,7 @@ func (t tells) keys(schema *arrow.Schema) func(rec arrow.RecordBatch, i int) [][
 				if rec.Column(c).IsNull(i) {
 					continue ways
 				}
-				values[n][k] = cellText(rec.Column(c), i)
+				values[n][k] = cell.Text(rec.Column(c), i)
 			}
 			found = append(found, values[n])
 		}

@@ -18,7 +18,9 @@ import (
 	"github.com/falaj-ml/falaj/internal/blob/blobtest"
 	"github.com/falaj-ml/falaj/internal/blob/quota"
 	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/dataset/datafile"
 	"github.com/falaj-ml/falaj/internal/dataset/datasettest"
+	"github.com/falaj-ml/falaj/internal/dataset/expectation"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/deletion"
 )
@@ -193,7 +195,7 @@ func TestWhoseRowsTheseAre(t *testing.T) {
 	h.Put(t, "visits", declared, "who,n\ncarla,1\namal,2\n")
 	h.Put(t, "names", dataset.Spec{Entities: map[string]map[string]string{"customer": {}}}, "buyer,n\ncarla,1\n")
 	orders := h.Put(t, "orders", dataset.Spec{}, bought(0, 3))
-	h.Put(t, "orders", dataset.Spec{Expectations: []dataset.Expectation{{Check: "not_null", Column: "buyer"}}}, bought(3, 3))
+	h.Put(t, "orders", dataset.Spec{Expectations: []expectation.Rule{{Check: "not_null", Column: "buyer"}}}, bought(3, 3))
 	if v, err := h.Writes.Import(datasettest.Context(t), dataset.ImportRequest{Project: project, Name: "orders", Filename: "x.csv", Body: strings.NewReader("buyer,n\ncarla,1\n,2\n")}); err != nil || v.State != dataset.Rejected {
 		t.Fatalf("%+v, %v", v, err)
 	}
@@ -389,8 +391,8 @@ func TestErasureAtTheQuota(t *testing.T) {
 			var limit quota.Limit
 			accounts := quota.New(func(context.Context, string) (quota.Limit, error) { return limit, nil })
 			objects, at := accounts.Over(&blobtest.Memory{}), "here"
-			files := &dataset.BlobFiles{
-				Store: blob.New(objects, blobtest.NewSealer()), Driver: objects, Tables: accounts.Over(&blobtest.Memory{}),
+			files := &datafile.Blobs{
+				Blobs: blob.New(objects, blobtest.NewSealer()), Driver: objects, Tables: accounts.Over(&blobtest.Memory{}),
 				Locate: func(k blob.Key) string { return "file:///" + at + "/" + string(k) },
 			}
 			h := datasettest.New(t, func(c *dataset.Config) { c.Files = files })

@@ -16,6 +16,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/dataset/child"
 	"github.com/falaj-ml/falaj/internal/dataset/datasettest"
+	"github.com/falaj-ml/falaj/internal/dataset/expectation"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/deletion"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
@@ -68,7 +69,7 @@ func TestExpire(t *testing.T) {
 		c.Citations = []dataset.Citations{&said}
 	})
 	h.Declare(t, "t", dataset.Spec{
-		Protection: dataset.Open, Keep: dataset.Keep{Versions: 2, For: "1d"}, Expectations: []dataset.Expectation{{Check: dataset.Between, Column: "a", Max: 100}},
+		Protection: dataset.Open, Keep: dataset.Keep{Versions: 2, For: "1d"}, Expectations: []expectation.Rule{{Check: expectation.Between, Column: "a", Max: 100}},
 	})
 	var files []string
 	for i := range 7 {

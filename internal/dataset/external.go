@@ -13,8 +13,9 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 
-	"github.com/falaj-ml/falaj/internal/blob"
 	"github.com/falaj-ml/falaj/internal/dataset/child"
+	"github.com/falaj-ml/falaj/internal/dataset/datafile"
+	"github.com/falaj-ml/falaj/internal/dataset/expectation"
 	"github.com/falaj-ml/falaj/internal/dataset/parser"
 	"github.com/falaj-ml/falaj/internal/dataset/table"
 	"github.com/falaj-ml/falaj/internal/event"
@@ -74,7 +75,7 @@ func (s *Tables) CreateTable(ctx context.Context, r CreateTableRequest) (OpenTab
 func (s *Tables) declare(ctx context.Context, p project.Name, name string, c table.Change, dry bool) (d Dataset, err error) {
 	spec := Spec{Protection: Open, Description: c.Set["comment"]}
 	for _, column := range c.Required {
-		spec.Expectations = append(spec.Expectations, Expectation{Check: NotNull, Column: column})
+		spec.Expectations = append(spec.Expectations, expectation.Rule{Check: expectation.NotNull, Column: column})
 	}
 	spec = spec.withDefaults()
 	if err := spec.Validate(); err != nil {
@@ -449,7 +450,7 @@ func (f *foreign) key(uri string) (string, error) {
 	base := location(f.d)
 	rest, ok := strings.CutPrefix(plainURI(uri), plainURI(f.s.cfg.Files.URI(base))+"/")
 	key := base + "/" + rest
-	if !ok || blob.CheckKey(blob.Key(key)) != nil || path.Clean(key) != key {
+	if !ok || datafile.CheckKey(key) != nil || path.Clean(key) != key {
 		return "", fault.New(fault.Invalid, "the snapshot references %.200q, which is not a file of this table", uri).
 			WithHint("Write files of table %s below %s.", f.d.Name, f.s.cfg.Files.URI(base))
 	}
@@ -480,7 +481,7 @@ func (f *foreign) ask(a parser.Ask, key string) ([]parser.Cited, error) {
 }
 
 func (f *foreign) send(a parser.Ask, key string, limit int64) error {
-	file, err := f.s.cfg.Files.Open(f.ctx, File{Project: f.d.Project, Dataset: f.d.Name, Key: key, Form: Plain})
+	file, err := f.s.cfg.Files.Open(f.ctx, datafile.File{Project: f.d.Project, Dataset: f.d.Name, Key: key, Form: datafile.Plain})
 	if fault.Is(err, fault.NotFound) {
 		return fault.New(fault.Invalid, "the snapshot references %.200s, and this file does not exist", key)
 	}

@@ -20,7 +20,9 @@ import (
 	"github.com/falaj-ml/falaj/internal/blob/blobtest"
 	"github.com/falaj-ml/falaj/internal/blob/fileblob"
 	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/dataset/datafile"
 	"github.com/falaj-ml/falaj/internal/dataset/datasettest"
+	"github.com/falaj-ml/falaj/internal/dataset/expectation"
 	"github.com/falaj-ml/falaj/internal/dataset/table"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/deletion"
@@ -157,8 +159,8 @@ func onFiles(t *testing.T) (*datasettest.Harness, string) {
 	t.Cleanup(func() { _ = tables.Close() })
 	objects := &blobtest.Memory{}
 	return datasettest.New(t, func(c *dataset.Config) {
-		c.Files = &dataset.BlobFiles{
-			Store: blob.New(objects, blobtest.NewSealer()), Driver: objects, Tables: tables,
+		c.Files = &datafile.Blobs{
+			Blobs: blob.New(objects, blobtest.NewSealer()), Driver: objects, Tables: tables,
 			Locate: func(k blob.Key) string { return "file://" + filepath.Join(dir, string(k)) },
 		}
 	}), dir
@@ -259,7 +261,7 @@ func TestCommitsAtOnce(t *testing.T) {
 // makes no version.
 func TestHostileCommits(t *testing.T) {
 	h, dir := onFiles(t)
-	e := newEngine(t, h, dir, dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.Between, Column: "a", Max: 100}}})
+	e := newEngine(t, h, dir, dataset.Spec{Expectations: []expectation.Rule{{Check: expectation.Between, Column: "a", Max: 100}}})
 	h.Put(t, "other", dataset.Spec{Protection: dataset.Open}, "a\n7\n")
 	theirs, err := h.Definitions.Version(datasettest.Context(t), project, dataset.Ref{Name: "other"})
 	if err != nil {

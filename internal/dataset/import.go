@@ -8,7 +8,9 @@ import (
 	"errors"
 	"hash"
 	"io"
+	"math"
 	"path"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"unicode"
@@ -21,6 +23,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
+	"github.com/falaj-ml/falaj/internal/store"
 )
 
 // ImportRequest is the import of a file.
@@ -253,4 +256,132 @@ func (u *upload) failure() error {
 	default:
 		return nil
 	}
+}
+
+// Parsed are the rows of bytes that a parser process reads. Not safe for
+// concurrent use; Close it.
+type Parsed struct {
+	array.RecordReader
+	ctx     context.Context //nolint:containedctx // of one conversation
+	session *child.Session
+	up      *upload
+}
+
+// Parse turns untrusted bytes into rows in a process of its own, under the limits of imports; a
+// stream of messages (req.Only) has none of its length. body is read by another goroutine until
+// its end, an error, or Close; whoever gave it has to end a read that waits. Its errors come
+// back as they are.
+func (s *Writes) Parse(ctx context.Context, body io.Reader, req parser.Request) (*Parsed, error) {
+	session, err := child.Start(ctx, s.cfg.Launcher, child.ParserMode, child.LaunchOptions{Memory: s.limits.ParserMemory, CPU: s.limits.ImportTime})
+	if err != nil {
+		return nil, err
+	}
+	req.Limits = s.limits.Parser
+	limit := int64(s.limits.Upload)
+	if req.Only { // messages: how many there are is nobody's doing, and each is bounded
+		limit, req.Limits.Rows, req.Limits.Expanded = math.MaxInt64, math.MaxInt64, math.MaxInt64
+	}
+	p := &Parsed{ctx: ctx, session: session, up: &upload{body: body, hash: sha256.New(), limit: limit, done: make(chan struct{})}}
+	go p.up.send(session, req)
+	if p.RecordReader, err = session.Out.Records(); err != nil {
+		err = p.explain(err)
+		session.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// explain is why there are no more rows: the body may have failed first, and
+// everything else because of it.
+func (p *Parsed) explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	if failed := p.up.failure(); failed != nil {
+		return failed
+	}
+	return p.session.Explain(p.ctx, err)
+}
+
+// Err is what ended the rows early.
+func (p *Parsed) Err() error { return p.explain(p.RecordReader.Err()) }
+
+// Summary describes the rows read, after the last row.
+func (p *Parsed) Summary() (sum parser.Summary, err error) {
+	return sum, p.explain(p.session.Out.Header(&sum))
+}
+
+// Close ends the process.
+func (p *Parsed) Close() error {
+	p.Release()
+	p.session.Close()
+	return nil
+}
+
+// IngestRequest keeps rows that came from a source.
+type IngestRequest struct {
+	Project project.Name
+	Name    string // of the dataset, which must be declared
+	Rows    array.RecordReader
+	// Base is the version that the rows continue; 0 for none. The new version may
+	// be only where it may be, and is at least as closed.
+	Base int64
+	// Next makes it the version right after Base: it fails with fault.Conflict when
+	// the dataset's name means another one than Base by then.
+	Next bool
+	// Beside is the source, with where its rows may be.
+	Beside   []Labelled
+	Producer Producer
+	Progress func(rows int64) // may be nil
+	// Then runs in the transaction in which the version comes to be, or, when the
+	// newest version has the same content, in one of its own: what it records is
+	// there exactly if the version is.
+	Then func(ctx context.Context, tx *store.Tx, v Version) error
+}
+
+// Ingest makes a version of a source's rows. When the newest version has the
+// same content, made the same way, that is returned, marked Unchanged; an older
+// one with the same content does not count, because the dataset has to mean what
+// the source has. Needs dataset.import. Errors: as Create; fault.Unavailable when a
+// person was erased from Base meanwhile.
+func (s *Writes) Ingest(ctx context.Context, r IngestRequest) (Version, error) {
+	if who := identity.From(ctx); who.Kind == identity.Attempt {
+		return Version{}, fault.New(fault.PermissionDenied, "%s cannot ingest rows of a source", who).WithHint("From a job, write tables through the catalog, or import a file.")
+	}
+	d, err := s.allowed(ctx, ActionImport, r.Project, r.Name)
+	if err != nil {
+		return Version{}, err
+	}
+	def, err := s.defaults(ctx, r.Project)
+	if err != nil {
+		return Version{}, err
+	}
+	beside := r.Beside
+	if r.Base > 0 {
+		v, err := s.find(ctx, ActionRead, r.Project, Ref{Name: r.Name, Number: r.Base})
+		if err != nil {
+			return Version{}, err
+		}
+		beside = append(slices.Clip(beside), Labelled{Name: "dataset " + v.Ref().String(), Residency: v.Residency, Classification: v.Classification})
+	}
+	beside = append(slices.Clip(beside), Labelled{Name: "dataset " + d.Name + " as declared", Residency: def.residency(d.Spec), Classification: def.classification(d.Spec)})
+	label, class, err := inherit(nil, beside...)
+	if err != nil {
+		return Version{}, err
+	}
+	w := draft{
+		project: r.Project, name: r.Name, spec: d.Spec, residency: label, classification: class,
+		rows: r.Rows, progress: r.Progress, then: r.Then, newest: true, base: r.Base,
+	}
+	if r.Next {
+		w.onto = &onto{base: r.Base}
+	}
+	if err := s.settle(ctx, w); err != nil {
+		return Version{}, err
+	}
+	w.lineage = func() (Lineage, error) { return Lineage{Producer: &r.Producer}, nil }
+	ctx, cancel := context.WithTimeout(ctx, s.limits.ImportTime)
+	defer cancel()
+	v, err := s.write(ctx, w)
+	return v, inTime(ctx, err)
 }

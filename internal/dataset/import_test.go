@@ -21,6 +21,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset/child"
 	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
 	"github.com/falaj-ml/falaj/internal/dataset/datasettest"
+	"github.com/falaj-ml/falaj/internal/dataset/expectation"
 	"github.com/falaj-ml/falaj/internal/dataset/parser"
 	"github.com/falaj-ml/falaj/internal/dataset/table"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -101,7 +102,7 @@ func TestImportAgain(t *testing.T) {
 	if got := rowsOf(t, h, "weather@1"); len(got) != 3 {
 		t.Errorf("%q", got)
 	}
-	h.Declare(t, "weather", dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.NotNull, Column: "origin"}}})
+	h.Declare(t, "weather", dataset.Spec{Expectations: []expectation.Rule{{Check: expectation.NotNull, Column: "origin"}}})
 	other, err := imports(t, h, "weather", weather)
 	if err != nil || other.Number != 2 || other.Unchanged || other.ContentDigest != first.ContentDigest {
 		t.Fatalf("%+v, %v", other, err)
@@ -155,44 +156,44 @@ func TestFieldIDs(t *testing.T) {
 func TestExpectations(t *testing.T) {
 	body := "id,city,temp,at\n1,NYC,10,2013-01-01\n2,LA,20,2013-01-02\n2,NYC,999,2013-01-03\n,NYC,NA,2014-01-01\n"
 	for _, c := range []struct {
-		e    dataset.Expectation
+		e    expectation.Rule
 		want string // of the verdict's text; empty when it passes
 	}{
-		{dataset.Expectation{Check: dataset.NotNull, Column: "city"}, ""},
-		{dataset.Expectation{Check: dataset.NotNull, Column: "id"}, `not_null(id) fails for 1 of 4 rows, first at row 4, column "id": "null"`},
-		{dataset.Expectation{Check: dataset.NotNull, Column: "id", Mostly: 0.75}, ""},
-		{dataset.Expectation{Check: dataset.NotNull, Column: "id", Mostly: 0.76}, "for 0.76 of the rows fails for 1 of 4"},
-		{dataset.Expectation{Check: dataset.Unique, Column: "id"}, `unique(id) fails for 1 of 3 rows, first at row 3, column "id": "2"`},
-		{dataset.Expectation{Check: dataset.Unique, Columns: []string{"id", "city"}}, ""},
-		{dataset.Expectation{Check: dataset.Unique, Columns: []string{"city"}}, `first at row 3`},
-		{dataset.Expectation{Check: dataset.Between, Column: "temp", Min: -40.0, Max: 120.0}, `between(temp, -40, 120) fails for 1 of 3 rows, first at row 3, column "temp": "999"`},
-		{dataset.Expectation{Check: dataset.Between, Column: "temp", Min: 10.0}, ""},
-		{dataset.Expectation{Check: dataset.Between, Column: "at", Min: "2013-01-01", Max: "2013-12-31"}, `first at row 4, column "at": "2014-01-01"`},
-		{dataset.Expectation{Check: dataset.Between, Column: "city", Min: 1.0}, "has no order"},
-		{dataset.Expectation{Check: dataset.Between, Column: "temp", Min: "2013-01-01"}, "is not a valid bound"},
-		{dataset.Expectation{Check: dataset.InSet, Column: "city", Values: []any{"NYC", "LA"}}, ""},
-		{dataset.Expectation{Check: dataset.InSet, Column: "city", Values: []any{"NYC"}}, `in_set(city, NYC) fails for 1 of 4 rows, first at row 2, column "city": "LA"`},
-		{dataset.Expectation{Check: dataset.InSet, Column: "id", Values: []any{1.0, 2.0}}, ""},
-		{dataset.Expectation{Check: dataset.InSet, Column: "id", Values: []any{"1", "2"}}, "in_set(id, 1, 2) fails: the column is int64, and no value in the set has that type"},
-		{dataset.Expectation{Check: dataset.InSet, Column: "id", Values: []any{1, "2"}}, "in_set(id, 1, 2) fails for 2 of 3 rows"},
-		{dataset.Expectation{Check: dataset.InSet, Column: "city", Values: []any{1, true}}, "the column is string, and no value in the set has that type"},
-		{dataset.Expectation{Check: dataset.InSet, Column: "at", Values: []any{"2013-01-01", "2013-01-02", "2013-01-03", "2014-01-01"}}, ""},
-		{dataset.Expectation{Check: dataset.Between, Column: "temp", Min: 10.0, StrictMin: true}, `between(temp, >10, …) fails for 1 of 3 rows, first at row 1`},
-		{dataset.Expectation{Check: dataset.Between, Column: "temp", Max: 999.0, StrictMax: true}, `between(temp, …, <999) fails for 1 of 3 rows, first at row 3`},
-		{dataset.Expectation{Check: dataset.Between, Column: "temp", Min: 9.0, StrictMin: true, Max: 1000.0, StrictMax: true}, ""},
-		{dataset.Expectation{Check: dataset.Matches, Column: "city", Pattern: "[YA]"}, ""},
-		{dataset.Expectation{Check: dataset.Matches, Column: "city", Pattern: "^N"}, `matches(city, "^N") fails for 1 of 4 rows, first at row 2, column "city": "LA"`},
-		{dataset.Expectation{Check: dataset.Matches, Column: "temp", Pattern: "1"}, "a column of int64 is not text"},
-		{dataset.Expectation{Check: dataset.Length, Column: "city", Min: 2.0, Max: 3.0}, ""},
-		{dataset.Expectation{Check: dataset.Length, Column: "city", Min: 3.0}, `length(city, 3, …) fails for 1 of 4 rows, first at row 2`},
-		{dataset.Expectation{Check: dataset.HasColumn, Column: "at"}, ""},
-		{dataset.Expectation{Check: dataset.HasColumn, Column: "nope"}, `has_column(nope) fails: there is no column "nope"`},
-		{dataset.Expectation{Check: dataset.RowCount, Min: 4.0, Max: 4.0}, ""},
-		{dataset.Expectation{Check: dataset.RowCount, Min: 5.0}, "row_count(5, …) fails: it has 4 rows"},
-		{dataset.Expectation{Check: dataset.NotNull, Column: "nope"}, `there is no column "nope"`},
+		{expectation.Rule{Check: expectation.NotNull, Column: "city"}, ""},
+		{expectation.Rule{Check: expectation.NotNull, Column: "id"}, `not_null(id) fails for 1 of 4 rows, first at row 4, column "id": "null"`},
+		{expectation.Rule{Check: expectation.NotNull, Column: "id", Mostly: 0.75}, ""},
+		{expectation.Rule{Check: expectation.NotNull, Column: "id", Mostly: 0.76}, "for 0.76 of the rows fails for 1 of 4"},
+		{expectation.Rule{Check: expectation.Unique, Column: "id"}, `unique(id) fails for 1 of 3 rows, first at row 3, column "id": "2"`},
+		{expectation.Rule{Check: expectation.Unique, Columns: []string{"id", "city"}}, ""},
+		{expectation.Rule{Check: expectation.Unique, Columns: []string{"city"}}, `first at row 3`},
+		{expectation.Rule{Check: expectation.Between, Column: "temp", Min: -40.0, Max: 120.0}, `between(temp, -40, 120) fails for 1 of 3 rows, first at row 3, column "temp": "999"`},
+		{expectation.Rule{Check: expectation.Between, Column: "temp", Min: 10.0}, ""},
+		{expectation.Rule{Check: expectation.Between, Column: "at", Min: "2013-01-01", Max: "2013-12-31"}, `first at row 4, column "at": "2014-01-01"`},
+		{expectation.Rule{Check: expectation.Between, Column: "city", Min: 1.0}, "has no order"},
+		{expectation.Rule{Check: expectation.Between, Column: "temp", Min: "2013-01-01"}, "is not a valid bound"},
+		{expectation.Rule{Check: expectation.InSet, Column: "city", Values: []any{"NYC", "LA"}}, ""},
+		{expectation.Rule{Check: expectation.InSet, Column: "city", Values: []any{"NYC"}}, `in_set(city, NYC) fails for 1 of 4 rows, first at row 2, column "city": "LA"`},
+		{expectation.Rule{Check: expectation.InSet, Column: "id", Values: []any{1.0, 2.0}}, ""},
+		{expectation.Rule{Check: expectation.InSet, Column: "id", Values: []any{"1", "2"}}, "in_set(id, 1, 2) fails: the column is int64, and no value in the set has that type"},
+		{expectation.Rule{Check: expectation.InSet, Column: "id", Values: []any{1, "2"}}, "in_set(id, 1, 2) fails for 2 of 3 rows"},
+		{expectation.Rule{Check: expectation.InSet, Column: "city", Values: []any{1, true}}, "the column is string, and no value in the set has that type"},
+		{expectation.Rule{Check: expectation.InSet, Column: "at", Values: []any{"2013-01-01", "2013-01-02", "2013-01-03", "2014-01-01"}}, ""},
+		{expectation.Rule{Check: expectation.Between, Column: "temp", Min: 10.0, StrictMin: true}, `between(temp, >10, …) fails for 1 of 3 rows, first at row 1`},
+		{expectation.Rule{Check: expectation.Between, Column: "temp", Max: 999.0, StrictMax: true}, `between(temp, …, <999) fails for 1 of 3 rows, first at row 3`},
+		{expectation.Rule{Check: expectation.Between, Column: "temp", Min: 9.0, StrictMin: true, Max: 1000.0, StrictMax: true}, ""},
+		{expectation.Rule{Check: expectation.Matches, Column: "city", Pattern: "[YA]"}, ""},
+		{expectation.Rule{Check: expectation.Matches, Column: "city", Pattern: "^N"}, `matches(city, "^N") fails for 1 of 4 rows, first at row 2, column "city": "LA"`},
+		{expectation.Rule{Check: expectation.Matches, Column: "temp", Pattern: "1"}, "a column of int64 is not text"},
+		{expectation.Rule{Check: expectation.Length, Column: "city", Min: 2.0, Max: 3.0}, ""},
+		{expectation.Rule{Check: expectation.Length, Column: "city", Min: 3.0}, `length(city, 3, …) fails for 1 of 4 rows, first at row 2`},
+		{expectation.Rule{Check: expectation.HasColumn, Column: "at"}, ""},
+		{expectation.Rule{Check: expectation.HasColumn, Column: "nope"}, `has_column(nope) fails: there is no column "nope"`},
+		{expectation.Rule{Check: expectation.RowCount, Min: 4.0, Max: 4.0}, ""},
+		{expectation.Rule{Check: expectation.RowCount, Min: 5.0}, "row_count(5, …) fails: it has 4 rows"},
+		{expectation.Rule{Check: expectation.NotNull, Column: "nope"}, `there is no column "nope"`},
 	} {
 		h := datasettest.New(t, nil)
-		h.Declare(t, "d", dataset.Spec{Protection: dataset.Open, Expectations: []dataset.Expectation{{Check: dataset.RowCount, Min: 1.0}, c.e}})
+		h.Declare(t, "d", dataset.Spec{Protection: dataset.Open, Expectations: []expectation.Rule{{Check: expectation.RowCount, Min: 1.0}, c.e}})
 		v, err := imports(t, h, "d", body)
 		if err != nil {
 			t.Fatal(c.e, err)
@@ -214,19 +215,19 @@ func TestExpectations(t *testing.T) {
 // many more there are.
 func TestEveryFailureIsNamed(t *testing.T) {
 	h := datasettest.New(t, nil)
-	failing := func(n int) (list []dataset.Expectation) {
+	failing := func(n int) (list []expectation.Rule) {
 		for i := range n {
-			list = append(list, dataset.Expectation{Check: dataset.Between, Column: "a", Min: 100.0 + float64(i)})
+			list = append(list, expectation.Rule{Check: expectation.Between, Column: "a", Min: 100.0 + float64(i)})
 		}
 		return list
 	}
 	for name, c := range map[string]struct {
-		expectations []dataset.Expectation
+		expectations []expectation.Rule
 		want         string
 	}{
 		"one": {failing(1), `between(a, 100, …) fails for 2 of 2 rows, first at row 1, column "a": "1"`},
 		"two and one that holds": {
-			[]dataset.Expectation{{Check: dataset.NotNull, Column: "b"}, {Check: dataset.RowCount, Min: 2.0}, {Check: dataset.Unique, Columns: []string{"c"}}},
+			[]expectation.Rule{{Check: expectation.NotNull, Column: "b"}, {Check: expectation.RowCount, Min: 2.0}, {Check: expectation.Unique, Columns: []string{"c"}}},
 			`not_null(b) fails for 1 of 2 rows, first at row 2, column "b": "null"; unique(c) fails for 1 of 2 rows, first at row 2, column "c": "x"`,
 		},
 		"twelve": {failing(12), "; and 2 more expectations fail"},
@@ -285,19 +286,19 @@ func TestWholeNumbersAreExact(t *testing.T) {
 // An expectation that says nothing, or what its check does not know, is refused.
 func TestExpectationRefused(t *testing.T) {
 	for _, c := range []struct {
-		e    dataset.Expectation
+		e    expectation.Rule
 		want string
 	}{
-		{dataset.Expectation{Check: "regex", Column: "a"}, "there is no check"},
-		{dataset.Expectation{Check: dataset.Matches, Column: "a"}, "matches requires a pattern"},
-		{dataset.Expectation{Check: dataset.Matches, Column: "a", Pattern: "(?!x)"}, "not a valid RE2"},
-		{dataset.Expectation{Check: dataset.Matches, Column: "a", Pattern: strings.Repeat("x", 5000)}, "over the limit"},
-		{dataset.Expectation{Check: dataset.NotNull, Column: "a", Pattern: "x"}, "matches requires a pattern"},
-		{dataset.Expectation{Check: dataset.Length, Column: "a"}, "min or max is required"},
-		{dataset.Expectation{Check: dataset.Length, Column: "a", Min: "2013-01-01"}, "is not a number"},
-		{dataset.Expectation{Check: dataset.Length, Column: "a", Min: 1.0, StrictMin: true}, "valid only with the check between"},
-		{dataset.Expectation{Check: dataset.Between, Column: "a", Min: 1.0, StrictMax: true}, "strict_max needs max"},
-		{dataset.Expectation{Check: dataset.HasColumn}, "column is required"},
+		{expectation.Rule{Check: "regex", Column: "a"}, "there is no check"},
+		{expectation.Rule{Check: expectation.Matches, Column: "a"}, "matches requires a pattern"},
+		{expectation.Rule{Check: expectation.Matches, Column: "a", Pattern: "(?!x)"}, "not a valid RE2"},
+		{expectation.Rule{Check: expectation.Matches, Column: "a", Pattern: strings.Repeat("x", 5000)}, "over the limit"},
+		{expectation.Rule{Check: expectation.NotNull, Column: "a", Pattern: "x"}, "matches requires a pattern"},
+		{expectation.Rule{Check: expectation.Length, Column: "a"}, "min or max is required"},
+		{expectation.Rule{Check: expectation.Length, Column: "a", Min: "2013-01-01"}, "is not a number"},
+		{expectation.Rule{Check: expectation.Length, Column: "a", Min: 1.0, StrictMin: true}, "valid only with the check between"},
+		{expectation.Rule{Check: expectation.Between, Column: "a", Min: 1.0, StrictMax: true}, "strict_max needs max"},
+		{expectation.Rule{Check: expectation.HasColumn}, "column is required"},
 	} {
 		wantFault(t, c.e.Validate(), fault.Invalid, c.want)
 	}
@@ -307,7 +308,7 @@ func TestExpectationRefused(t *testing.T) {
 func TestRejected(t *testing.T) {
 	h := datasettest.New(t, nil)
 	ctx := datasettest.Context(t)
-	h.Declare(t, "d", dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.Between, Column: "a", Max: 5.0}}})
+	h.Declare(t, "d", dataset.Spec{Expectations: []expectation.Rule{{Check: expectation.Between, Column: "a", Max: 5.0}}})
 	v, err := imports(t, h, "d", "a\n1\n9\n")
 	if err != nil || v.State != dataset.Rejected {
 		t.Fatal(v.State, err)
@@ -419,7 +420,7 @@ func TestImportRefusals(t *testing.T) {
 		_, _, err = h.Definitions.Apply(ctx, dataset.ApplyRequest{Project: project, Name: name})
 		wantFault(t, err, fault.Invalid, "not a name")
 	}
-	h.Declare(t, "d", dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.Unique, Column: "a"}}})
+	h.Declare(t, "d", dataset.Spec{Expectations: []expectation.Rule{{Check: expectation.Unique, Column: "a"}}})
 	_, err = imports(t, h, "d", "a\n"+strings.Repeat("1\n", 1000))
 	wantFault(t, err, fault.TooLarge, "over the limit of 1000 bytes")
 	_, err = imports(t, h, "d", "a\n"+strings.Repeat("1\n", 101))
@@ -584,10 +585,10 @@ func TestProjectDefaults(t *testing.T) {
 func TestFlights(t *testing.T) {
 	f := open(t, "flights.csv.gz")
 	h := datasettest.New(t, func(c *dataset.Config) { c.Limits.DataFile = 1 << 20 })
-	h.Declare(t, "flights", dataset.Spec{Expectations: []dataset.Expectation{
-		{Check: dataset.RowCount, Min: 336776.0, Max: 336776.0},
-		{Check: dataset.InSet, Column: "origin", Values: []any{"EWR", "JFK", "LGA"}},
-		{Check: dataset.Unique, Columns: []string{"time_hour", "carrier", "flight", "origin", "sched_dep_time"}},
+	h.Declare(t, "flights", dataset.Spec{Expectations: []expectation.Rule{
+		{Check: expectation.RowCount, Min: 336776.0, Max: 336776.0},
+		{Check: expectation.InSet, Column: "origin", Values: []any{"EWR", "JFK", "LGA"}},
+		{Check: expectation.Unique, Columns: []string{"time_hour", "carrier", "flight", "origin", "sched_dep_time"}},
 	}})
 	last := dataset.Progress{}
 	v, err := h.Writes.Import(datasettest.Context(t), dataset.ImportRequest{Project: project, Name: "flights", Filename: "flights.csv.gz", Body: f, Progress: func(p dataset.Progress) {

@@ -15,6 +15,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
 	"github.com/falaj-ml/falaj/internal/dataset/datasettest"
+	"github.com/falaj-ml/falaj/internal/dataset/expectation"
 	"github.com/falaj-ml/falaj/internal/dataset/parser"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/deletion"
@@ -105,7 +106,7 @@ func TestJobInputs(t *testing.T) {
 	if diff := gocmp.Diff([]string{"given@1", "late@2"}, parentsOf(v)); err != nil || diff != "" {
 		t.Errorf("of a job that began after that: %v (-want +got):\n%s", err, diff)
 	}
-	h.Declare(t, "late", dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.NotNull, Column: "b"}}})
+	h.Declare(t, "late", dataset.Spec{Expectations: []expectation.Rule{{Check: expectation.NotNull, Column: "b"}}})
 	if v, err := imports(t, h, "late", "a\n1\n"); err != nil || v.State != dataset.Rejected {
 		t.Fatal(v.State, err)
 	}
@@ -452,7 +453,7 @@ func TestReceivesAsksWhatIsJudged(t *testing.T) {
 	h := datasettest.New(t, nil)
 	ctx := datasettest.Context(t)
 	h.Put(t, "patients", dataset.Spec{}, "id\n7\n")
-	h.Declare(t, "made", dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.Refers, Column: "id", In: &dataset.Target{Dataset: "patients", Column: "id"}}}})
+	h.Declare(t, "made", dataset.Spec{Expectations: []expectation.Rule{{Check: expectation.Refers, Column: "id", In: &expectation.Target{Dataset: "patients", Column: "id"}}}})
 	if err := h.Transforms.Receives(ctx, project, "made", nil); err != nil {
 		t.Fatal(err)
 	}

@@ -10,25 +10,27 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/dataset/datasettest"
+	"github.com/falaj-ml/falaj/internal/dataset/expectation"
+	"github.com/falaj-ml/falaj/internal/dataset/statistics"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/deletion"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 )
 
-func profileOf(t *testing.T, h *datasettest.Harness, r string) (dataset.Profile, map[string]dataset.ColumnProfile) {
+func profileOf(t *testing.T, h *datasettest.Harness, r string) (dataset.Profile, map[string]statistics.ColumnProfile) {
 	t.Helper()
 	p, err := h.Reads.Profile(datasettest.Context(t), dataset.OpenRequest{Project: project, Ref: ref(t, r), Purpose: "profile"})
 	if err != nil {
 		t.Fatalf("%s: %v", r, err)
 	}
-	by := map[string]dataset.ColumnProfile{}
+	by := map[string]statistics.ColumnProfile{}
 	for _, c := range p.Columns {
 		by[c.Column] = c
 	}
 	return p, by
 }
 
-func topOf(c dataset.ColumnProfile) string {
+func topOf(c statistics.ColumnProfile) string {
 	var values []string
 	for _, v := range c.Top {
 		values = append(values, fmt.Sprintf("%s %.3f", v.Value, v.Share))
@@ -44,7 +46,7 @@ func TestProfile(t *testing.T) {
 	for i := range 1000 {
 		fmt.Fprintf(&b, "%d,%g,2026-01-%02d,2026-01-01T%02d:00:00Z,%t,%s\n", i%3, float64(i)/10, 1+i%20, i%24, i%4 == 0, []string{"unmistakable", "badr", "", "badr"}[i%4])
 	}
-	h.Put(t, "d", dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.Between, Column: "x", Max: 98.95, Otherwise: dataset.Quarantine}}}, b.String())
+	h.Put(t, "d", dataset.Spec{Expectations: []expectation.Rule{{Check: expectation.Between, Column: "x", Max: 98.95, Otherwise: expectation.Quarantine}}}, b.String())
 	p, by := profileOf(t, h, "d@1")
 	if p.Version != "d@1" || p.Rows != 990 || p.Quarantined != 10 || p.Sampled != 990 || len(p.Columns) != 6 {
 		t.Errorf("%+v", p)
@@ -80,7 +82,7 @@ func TestProfile(t *testing.T) {
 	if math.Abs(sum-1) > 1e-9 {
 		t.Errorf("the shares add up to %g", sum)
 	}
-	i := slices.IndexFunc(x.Quantiles, func(q dataset.Quantile) bool { return q.Share == 0.5 })
+	i := slices.IndexFunc(x.Quantiles, func(q statistics.Quantile) bool { return q.Share == 0.5 })
 	if median, err := strconv.ParseFloat(x.Quantiles[i].Value, 64); err != nil || math.Abs(median-49.45) > 2 {
 		t.Errorf("median %v, %v", x.Quantiles[i], err)
 	}
@@ -128,7 +130,7 @@ func TestProfileOfASample(t *testing.T) {
 // Texts with the same beginning are different texts.
 func TestLongTexts(t *testing.T) {
 	h := datasettest.New(t, nil)
-	spec := dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.Drift, Column: "url"}}}
+	spec := dataset.Spec{Expectations: []expectation.Rule{{Check: expectation.Drift, Column: "url"}}}
 	rows := func(ends ...string) string {
 		var b strings.Builder
 		b.WriteString("url\n")

@@ -9,6 +9,8 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
+	"github.com/falaj-ml/falaj/internal/dataset/cell"
+	"github.com/falaj-ml/falaj/internal/dataset/expectation"
 	"github.com/falaj-ml/falaj/internal/dataset/table"
 )
 
@@ -21,9 +23,7 @@ import (
 const (
 	rowColumn     = "quarantine_row"
 	reasonsColumn = "quarantine_reasons"
-	reasonsApart  = "\n"
 
-	maxReasons    = 10      // of a row, and then how many more; whoever reads has a batch of them in memory
 	maxReasonText = 8 << 20 // bytes of reasons that are held until they are written
 )
 
@@ -49,13 +49,13 @@ func (v Version) aside() rowset {
 // quarantine writes the rows that are set aside.
 type quarantine struct {
 	dataWriter
-	digest *contentDigest // nil while there are none
+	digest *cell.Digest // nil while there are none
 	rows   int64
 }
 
 // take keeps the rows of a batch that go, and gives the places of those that stay.
 // row is where each was read, and why says the reasons.
-func (q *quarantine) take(rec arrow.RecordBatch, goes map[int]broken, row func(i int) int64, why func(b broken) string) (stays []int, err error) {
+func (q *quarantine) take(rec arrow.RecordBatch, goes map[int]expectation.Broken, row func(i int) int64, why func(b expectation.Broken) string) (stays []int, err error) {
 	var gone []int
 	held := 0
 	rows := array.NewInt64Builder(memory.DefaultAllocator)
@@ -97,9 +97,9 @@ func (q *quarantine) write(rec arrow.RecordBatch) error {
 		return nil
 	}
 	if q.digest == nil {
-		q.digest = newContentDigest(q.set.schema)
+		q.digest = cell.NewDigest(q.set.schema)
 	}
-	q.digest.add(rec)
+	q.digest.Add(rec)
 	q.rows += rec.NumRows()
 	return q.dataWriter.write(rec)
 }
@@ -120,7 +120,7 @@ func (q *quarantine) finish(v *Version, before array.RecordReader) error {
 	if q.rows == 0 {
 		return nil
 	}
-	v.Quarantined, v.QuarantineDigest = q.rows, q.digest.sum()
+	v.Quarantined, v.QuarantineDigest = q.rows, q.digest.Sum()
 	return q.close()
 }
 
@@ -139,42 +139,9 @@ func pickCells(a arrow.Array, rows []int) arrow.Array {
 	defer b.Release()
 	b.Reserve(len(rows))
 	for _, i := range rows {
-		copyCell(b, a, i)
+		cell.Copy(b, a, i)
 	}
 	return b.NewArray()
-}
-
-// copyCell appends a cell to a builder of the array's type.
-func copyCell(b array.Builder, a arrow.Array, i int) {
-	if a.IsNull(i) {
-		b.AppendNull()
-		return
-	}
-	switch v := a.(type) {
-	case *array.String:
-		b.(*array.StringBuilder).Append(v.Value(i))
-	case *array.Int32:
-		b.(*array.Int32Builder).Append(v.Value(i))
-	case *array.Float32:
-		b.(*array.Float32Builder).Append(v.Value(i))
-	case *array.Int64:
-		b.(*array.Int64Builder).Append(v.Value(i))
-	case *array.Float64:
-		b.(*array.Float64Builder).Append(v.Value(i))
-	case *array.Boolean:
-		b.(*array.BooleanBuilder).Append(v.Value(i))
-	case *array.Timestamp:
-		b.(*array.TimestampBuilder).Append(v.Value(i))
-	case *array.Date32:
-		b.(*array.Date32Builder).Append(v.Value(i))
-	case *array.List:
-		into := b.(*array.ListBuilder)
-		into.Append(true)
-		elements, from, to := elementsOf(a, i)
-		for j := from; j < to; j++ {
-			copyCell(into.ValueBuilder(), elements, j)
-		}
-	}
 }
 
 // Aside is a row in quarantine.
@@ -218,7 +185,7 @@ func (s *Reads) Quarantined(ctx context.Context, r OpenRequest, from int64, n in
 		own := len(cells) - 2
 		row, _ := cells[own].(int64)
 		why, _ := cells[own+1].(string)
-		out.Rows = append(out.Rows, Aside{Row: row, Reasons: strings.Split(why, reasonsApart), Values: cells[:own]})
+		out.Rows = append(out.Rows, Aside{Row: row, Reasons: strings.Split(why, expectation.ReasonSeparator), Values: cells[:own]})
 	}
 	return out, err
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/dataset/datasettest"
+	"github.com/falaj-ml/falaj/internal/dataset/expectation"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/deletion"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
@@ -44,12 +45,12 @@ func asideOf(t *testing.T, h *datasettest.Harness, r string) []string {
 	}
 }
 
-var sifted = []dataset.Expectation{
-	{Check: dataset.NotNull, Column: "buyer", Otherwise: dataset.Quarantine},
-	{Check: dataset.Between, Column: "n", Min: 0, Max: 100, Otherwise: dataset.Quarantine},
-	{Check: dataset.Unique, Column: "id", Otherwise: dataset.Quarantine},
-	{Check: dataset.RowCount, Max: 4},
-	{Check: dataset.Between, Column: "n", Max: 90}, // of the rows that stay
+var sifted = []expectation.Rule{
+	{Check: expectation.NotNull, Column: "buyer", Otherwise: expectation.Quarantine},
+	{Check: expectation.Between, Column: "n", Min: 0, Max: 100, Otherwise: expectation.Quarantine},
+	{Check: expectation.Unique, Column: "id", Otherwise: expectation.Quarantine},
+	{Check: expectation.RowCount, Max: 4},
+	{Check: expectation.Between, Column: "n", Max: 90}, // of the rows that stay
 }
 
 const someBroken = "id,buyer,n\n1,amal,10\n2,carla,-5\n2,badr,20\n3,,101\n2,dora,30\n4,amal,90\n"
@@ -92,7 +93,7 @@ func TestQuarantine(t *testing.T) {
 			}, said); diff != "" {
 				t.Error(diff)
 			}
-			if x := v.Expectations[1].Examples; len(x) != 2 || x[0] != (dataset.Example{Row: 2, Column: "n", Value: "-5"}) {
+			if x := v.Expectations[1].Examples; len(x) != 2 || x[0] != (expectation.Example{Row: 2, Column: "n", Value: "-5"}) {
 				t.Errorf("examples %v", x)
 			}
 			again, err := h.Definitions.Version(datasettest.Context(t), project, v.Ref())
@@ -121,10 +122,10 @@ func TestQuarantine(t *testing.T) {
 // version of which nothing is left, and a column that is not there.
 func TestQuarantineHasBounds(t *testing.T) {
 	third, half := 1.0/3, 0.5
-	rule := dataset.Expectation{Check: dataset.Between, Column: "n", Min: 0, Otherwise: dataset.Quarantine}
-	with := func(m *float64) dataset.Expectation { r := rule; r.AtMost = m; return r }
+	rule := expectation.Rule{Check: expectation.Between, Column: "n", Min: 0, Otherwise: expectation.Quarantine}
+	with := func(m *float64) expectation.Rule { r := rule; r.AtMost = m; return r }
 	for _, c := range []struct {
-		rule dataset.Expectation
+		rule expectation.Rule
 		file string
 		want string
 	}{
@@ -136,7 +137,7 @@ func TestQuarantineHasBounds(t *testing.T) {
 		{rule, "m\n1\n", `there is no column "n"`},
 	} {
 		h := datasettest.New(t, nil)
-		h.Declare(t, "d", dataset.Spec{Protection: dataset.Open, Expectations: []dataset.Expectation{c.rule}, Columns: []dataset.Column{{Name: strings.Split(c.file, "\n")[0], Type: "int64"}}})
+		h.Declare(t, "d", dataset.Spec{Protection: dataset.Open, Expectations: []expectation.Rule{c.rule}, Columns: []dataset.Column{{Name: strings.Split(c.file, "\n")[0], Type: "int64"}}})
 		v, err := imports(t, h, "d", c.file)
 		if err != nil {
 			t.Fatalf("%q: %v", c.file, err)
@@ -156,7 +157,7 @@ func TestReasonsAreBounded(t *testing.T) {
 	h := datasettest.New(t, nil)
 	spec := dataset.Spec{Columns: []dataset.Column{{Name: "a", Type: "string"}}}
 	for i := range 256 {
-		spec.Expectations = append(spec.Expectations, dataset.Expectation{Check: dataset.Matches, Column: "a", Pattern: fmt.Sprintf("^%d%s", i, strings.Repeat("x", 4000)), Otherwise: dataset.Quarantine})
+		spec.Expectations = append(spec.Expectations, expectation.Rule{Check: expectation.Matches, Column: "a", Pattern: fmt.Sprintf("^%d%s", i, strings.Repeat("x", 4000)), Otherwise: expectation.Quarantine})
 	}
 	const rows = 6000
 	h.Declare(t, "d", spec)
@@ -185,16 +186,16 @@ func TestReasonsAreBounded(t *testing.T) {
 func TestQuarantineRefused(t *testing.T) {
 	zero, more := 0.0, 1.5
 	for _, c := range []struct {
-		e    dataset.Expectation
+		e    expectation.Rule
 		want string
 	}{
-		{dataset.Expectation{Check: dataset.RowCount, Min: 1, Otherwise: dataset.Quarantine}, "checks the whole version"},
-		{dataset.Expectation{Check: dataset.HasColumn, Column: "a", Otherwise: dataset.Quarantine}, "checks the whole version"},
-		{dataset.Expectation{Check: dataset.NotNull, Column: "a", Otherwise: "drop"}, "reject or quarantine"},
-		{dataset.Expectation{Check: dataset.NotNull, Column: "a", Otherwise: dataset.Quarantine, Mostly: 0.5}, "mostly has no effect"},
-		{dataset.Expectation{Check: dataset.NotNull, Column: "a", Otherwise: dataset.Quarantine, AtMost: &zero}, "omit otherwise"},
-		{dataset.Expectation{Check: dataset.NotNull, Column: "a", Otherwise: dataset.Quarantine, AtMost: &more}, "must be over 0"},
-		{dataset.Expectation{Check: dataset.NotNull, Column: "a", AtMost: &more}, "at_most is valid only with"},
+		{expectation.Rule{Check: expectation.RowCount, Min: 1, Otherwise: expectation.Quarantine}, "checks the whole version"},
+		{expectation.Rule{Check: expectation.HasColumn, Column: "a", Otherwise: expectation.Quarantine}, "checks the whole version"},
+		{expectation.Rule{Check: expectation.NotNull, Column: "a", Otherwise: "drop"}, "reject or quarantine"},
+		{expectation.Rule{Check: expectation.NotNull, Column: "a", Otherwise: expectation.Quarantine, Mostly: 0.5}, "mostly has no effect"},
+		{expectation.Rule{Check: expectation.NotNull, Column: "a", Otherwise: expectation.Quarantine, AtMost: &zero}, "omit otherwise"},
+		{expectation.Rule{Check: expectation.NotNull, Column: "a", Otherwise: expectation.Quarantine, AtMost: &more}, "must be over 0"},
+		{expectation.Rule{Check: expectation.NotNull, Column: "a", AtMost: &more}, "at_most is valid only with"},
 	} {
 		wantFault(t, c.e.Validate(), fault.Invalid, c.want)
 	}
@@ -274,11 +275,11 @@ func TestQuarantineOfRandomRows(t *testing.T) {
 		{Name: "x", Type: arrow.PrimitiveTypes.Float64, Nullable: true},
 		{Name: "ok", Type: arrow.FixedWidthTypes.Boolean, Nullable: true},
 	}, nil)
-	h.Declare(t, "d", dataset.Spec{Expectations: []dataset.Expectation{
-		{Check: dataset.Unique, Column: "a", Otherwise: dataset.Quarantine},
-		{Check: dataset.Unique, Columns: []string{"b", "ok"}, Otherwise: dataset.Quarantine},
-		{Check: dataset.Between, Column: "x", Max: 0.8, Otherwise: dataset.Quarantine},
-		{Check: dataset.NotNull, Column: "b", Otherwise: dataset.Quarantine},
+	h.Declare(t, "d", dataset.Spec{Expectations: []expectation.Rule{
+		{Check: expectation.Unique, Column: "a", Otherwise: expectation.Quarantine},
+		{Check: expectation.Unique, Columns: []string{"b", "ok"}, Otherwise: expectation.Quarantine},
+		{Check: expectation.Between, Column: "x", Max: 0.8, Otherwise: expectation.Quarantine},
+		{Check: expectation.NotNull, Column: "b", Otherwise: expectation.Quarantine},
 	}})
 	for seed := range uint64(30) {
 		dice := rand.New(rand.NewPCG(seed, 6))

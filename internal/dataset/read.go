@@ -7,12 +7,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 
+	"github.com/falaj-ml/falaj/internal/dataset/cell"
+	"github.com/falaj-ml/falaj/internal/dataset/datafile"
 	"github.com/falaj-ml/falaj/internal/dataset/table"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
@@ -157,11 +158,11 @@ func (s *core) journal(ctx context.Context, v Version, r OpenRequest) error {
 type Reader struct {
 	version Version
 	schema  *arrow.Schema
-	next    func(p piece) (array.RecordReader, FileReader, error)
+	next    func(p piece) (array.RecordReader, datafile.Reader, error)
 	refs    atomic.Int64
 	pieces  []piece // still to be read
 	rows    array.RecordReader
-	file    FileReader
+	file    datafile.Reader
 	err     error
 }
 
@@ -228,12 +229,12 @@ func (s *core) readSet(ctx context.Context, v Version, set rowset, columns []str
 	}
 	r := &Reader{version: v, schema: part.Arrow(), pieces: set.pieces(from, to)}
 	r.refs.Store(1)
-	r.next = func(p piece) (array.RecordReader, FileReader, error) {
-		form := SelfSealed
+	r.next = func(p piece) (array.RecordReader, datafile.Reader, error) {
+		form := datafile.SelfSealed
 		if v.Protection == Open {
-			form = Plain
+			form = datafile.Plain
 		}
-		f, err := s.cfg.Files.Open(ctx, File{Project: v.Project, Dataset: v.Dataset, Key: set.files[p.file].Key, Form: form})
+		f, err := s.cfg.Files.Open(ctx, datafile.File{Project: v.Project, Dataset: v.Dataset, Key: set.files[p.file].Key, Form: form})
 		if err != nil {
 			return nil, nil, fault.Wrap(err, "opening %s", v.Ref())
 		}
@@ -394,7 +395,7 @@ func Collect(ctx context.Context, rows array.RecordReader, limit int, most resou
 			}
 			row := make([]any, len(schema))
 			for c := range schema {
-				row[c] = cellValue(rec.Column(c), i)
+				row[c] = cell.Value(rec.Column(c), i)
 			}
 			t.Rows = append(t.Rows, row)
 		}
@@ -433,45 +434,12 @@ func sizeOfCell(a arrow.Array, i int, most resource.Bytes) resource.Bytes {
 		return resource.Bytes(size)
 	}
 	size := resource.Bytes(scalar)
-	if elements, from, to := elementsOf(a, i); elements != nil {
+	if elements, from, to := cell.Elements(a, i); elements != nil {
 		for j := from; j < to; j++ {
 			size += sizeOfCell(elements, j, most)
 		}
 	}
 	return size
-}
-
-// cellValue is a value for JSON, which has no NaN: it becomes a string.
-func cellValue(a arrow.Array, i int) any {
-	if a.IsNull(i) {
-		return nil
-	}
-	switch v := a.(type) {
-	case *array.Int32:
-		return v.Value(i)
-	case *array.Int64:
-		return v.Value(i)
-	case *array.Float32:
-		if f := v.Value(i); f-f == 0 {
-			return f
-		}
-	case *array.Float64:
-		if f := v.Value(i); f-f == 0 {
-			return f
-		}
-	case *array.Boolean:
-		return v.Value(i)
-	case *array.String:
-		return strings.Clone(v.Value(i))
-	}
-	if elements, from, to := elementsOf(a, i); elements != nil {
-		list := make([]any, 0, to-from)
-		for j := from; j < to; j++ {
-			list = append(list, cellValue(elements, j))
-		}
-		return list
-	}
-	return cellText(a, i)
 }
 
 // ExportRequest asks for a version as a file.

@@ -19,8 +19,10 @@ import (
 	"github.com/falaj-ml/falaj/internal/blob"
 	"github.com/falaj-ml/falaj/internal/blob/blobtest"
 	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/dataset/datafile"
 	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
 	"github.com/falaj-ml/falaj/internal/dataset/datasettest"
+	"github.com/falaj-ml/falaj/internal/dataset/expectation"
 	"github.com/falaj-ml/falaj/internal/dataset/table"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/deletion"
@@ -655,16 +657,16 @@ func TestApply(t *testing.T) {
 		{dataset.Spec{Protection: dataset.Open, Classification: dataset.Restricted}, "would not be journaled"},
 		{dataset.Spec{Residency: residency.Of("../x")}, "spec.residency"},
 		{dataset.Spec{Description: strings.Repeat("x", 5000)}, "spec.description"},
-		{dataset.Spec{Expectations: []dataset.Expectation{{Check: "is_nice", Column: "a"}}}, "spec.expectations[0]: there is no check"},
-		{dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.NotNull}}}, "column is required"},
-		{dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.Between, Column: "a"}}}, "min or max is required"},
-		{dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.NotNull, Column: "a", Min: 1.0}}}, "takes no min"},
-		{dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.Between, Column: "a", Min: true}}}, "not a number"},
-		{dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.InSet, Column: "a"}}}, "in_set requires values"},
-		{dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.InSet, Column: "a", Values: []any{map[string]any{}}}}}, "not a string"},
-		{dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.NotNull, Column: "a", Mostly: 2}}}, "mostly"},
-		{dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.Unique}}}, "names 0 columns"},
-		{dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.RowCount, Min: "many"}}}, "not a number"},
+		{dataset.Spec{Expectations: []expectation.Rule{{Check: "is_nice", Column: "a"}}}, "spec.expectations[0]: there is no check"},
+		{dataset.Spec{Expectations: []expectation.Rule{{Check: expectation.NotNull}}}, "column is required"},
+		{dataset.Spec{Expectations: []expectation.Rule{{Check: expectation.Between, Column: "a"}}}, "min or max is required"},
+		{dataset.Spec{Expectations: []expectation.Rule{{Check: expectation.NotNull, Column: "a", Min: 1.0}}}, "takes no min"},
+		{dataset.Spec{Expectations: []expectation.Rule{{Check: expectation.Between, Column: "a", Min: true}}}, "not a number"},
+		{dataset.Spec{Expectations: []expectation.Rule{{Check: expectation.InSet, Column: "a"}}}, "in_set requires values"},
+		{dataset.Spec{Expectations: []expectation.Rule{{Check: expectation.InSet, Column: "a", Values: []any{map[string]any{}}}}}, "not a string"},
+		{dataset.Spec{Expectations: []expectation.Rule{{Check: expectation.NotNull, Column: "a", Mostly: 2}}}, "mostly"},
+		{dataset.Spec{Expectations: []expectation.Rule{{Check: expectation.Unique}}}, "names 0 columns"},
+		{dataset.Spec{Expectations: []expectation.Rule{{Check: expectation.RowCount, Min: "many"}}}, "not a number"},
 	} {
 		_, _, err := apply(c.spec, nil)
 		wantFault(t, err, fault.Invalid, c.want)
@@ -689,7 +691,7 @@ func TestParseRef(t *testing.T) {
 func TestObjectStore(t *testing.T) {
 	driver := &blobtest.Memory{}
 	h := datasettest.New(t, func(c *dataset.Config) {
-		c.Files = &dataset.BlobFiles{Store: blob.New(driver, blobtest.NewSealer()), Driver: driver, Tables: driver}
+		c.Files = &datafile.Blobs{Blobs: blob.New(driver, blobtest.NewSealer()), Driver: driver, Tables: driver}
 	})
 	ctx := datasettest.Context(t)
 	body := "name\n" + strings.Repeat("a secret word\n", 100)

@@ -13,6 +13,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
 	"github.com/falaj-ml/falaj/internal/dataset/datasettest"
+	"github.com/falaj-ml/falaj/internal/dataset/expectation"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
@@ -23,10 +24,10 @@ import (
 // were rejected are accepted when what they refer to has come.
 func TestReferences(t *testing.T) {
 	h := datasettest.New(t, nil)
-	rule := dataset.Expectation{Check: dataset.Refers, Column: "buyer", In: &dataset.Target{Dataset: "customers", Column: "id"}}
+	rule := expectation.Rule{Check: expectation.Refers, Column: "buyer", In: &expectation.Target{Dataset: "customers", Column: "id"}}
 	aside := rule
-	aside.Otherwise = dataset.Quarantine
-	h.Declare(t, "orders", dataset.Spec{Protection: dataset.Open, Expectations: []dataset.Expectation{rule}})
+	aside.Otherwise = expectation.Quarantine
+	h.Declare(t, "orders", dataset.Spec{Protection: dataset.Open, Expectations: []expectation.Rule{rule}})
 	const file = "buyer,n\namal,1\nbadr,2\n,3\n"
 	_, err := imports(t, h, "orders", file)
 	wantFault(t, err, fault.NotFound, "customers")
@@ -46,7 +47,7 @@ func TestReferences(t *testing.T) {
 		t.Errorf("the same once more: %s %t, %v", v.Ref(), v.Unchanged, err)
 	}
 
-	v = h.Put(t, "sifted", dataset.Spec{Expectations: []dataset.Expectation{aside}}, "buyer,n\namal,1\ncarla,2\nbadr,3\n")
+	v = h.Put(t, "sifted", dataset.Spec{Expectations: []expectation.Rule{aside}}, "buyer,n\namal,1\ncarla,2\nbadr,3\n")
 	if got := asideOf(t, h, "sifted@1"); !slices.Equal(got, []string{"2 refers(buyer, customers.id): carla|2"}) || v.Rows != 2 {
 		t.Errorf("quarantine %q", got)
 	}
@@ -58,11 +59,11 @@ func TestReferences(t *testing.T) {
 	}
 
 	h.Put(t, "numbers", dataset.Spec{}, "id\n1\n")
-	h.Declare(t, "orders", dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.Refers, Column: "buyer", In: &dataset.Target{Dataset: "numbers", Column: "id"}}}})
+	h.Declare(t, "orders", dataset.Spec{Expectations: []expectation.Rule{{Check: expectation.Refers, Column: "buyer", In: &expectation.Target{Dataset: "numbers", Column: "id"}}}})
 	if v, err := imports(t, h, "orders", file); err != nil || !strings.Contains(v.Reason, "the column is string, and id of numbers@1 is int64") {
 		t.Errorf("%s, %v", v.Reason, err)
 	}
-	h.Declare(t, "orders", dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.Refers, Column: "buyer", In: &dataset.Target{Dataset: "numbers", Column: "no"}}}})
+	h.Declare(t, "orders", dataset.Spec{Expectations: []expectation.Rule{{Check: expectation.Refers, Column: "buyer", In: &expectation.Target{Dataset: "numbers", Column: "no"}}}})
 	_, err = imports(t, h, "orders", file)
 	wantFault(t, err, fault.Invalid, "no")
 }
@@ -71,7 +72,7 @@ func TestReferences(t *testing.T) {
 // that stay: it passes the doors of a read, and is not told to what is more open.
 func TestReferencesAreReads(t *testing.T) {
 	h := datasettest.New(t, nil)
-	rule := []dataset.Expectation{{Check: dataset.Refers, Column: "id", In: &dataset.Target{Dataset: "patients", Column: "id"}}}
+	rule := []expectation.Rule{{Check: expectation.Refers, Column: "id", In: &expectation.Target{Dataset: "patients", Column: "id"}}}
 	h.Put(t, "patients", dataset.Spec{Classification: dataset.Confidential, Residency: residency.Of(residency.Home)}, "id\n7\n")
 	h.Declare(t, "visits", dataset.Spec{Expectations: rule})
 	_, err := imports(t, h, "visits", "id\n7\n")
@@ -101,7 +102,7 @@ func TestReferencesAreReads(t *testing.T) {
 	if err := apply("secret", probe); err != nil {
 		t.Error(err)
 	}
-	if err := apply("other", dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.Refers, Column: "id", In: &dataset.Target{Dataset: "nobody", Column: "id"}}}}); err != nil {
+	if err := apply("other", dataset.Spec{Expectations: []expectation.Rule{{Check: expectation.Refers, Column: "id", In: &expectation.Target{Dataset: "nobody", Column: "id"}}}}); err != nil {
 		t.Error(err)
 	}
 }
@@ -110,14 +111,14 @@ func TestReferencesAreReads(t *testing.T) {
 // more open.
 func TestDriftIsARead(t *testing.T) {
 	h := datasettest.New(t, nil)
-	spec := dataset.Spec{Classification: dataset.Confidential, Expectations: []dataset.Expectation{
-		{Check: dataset.Drift, Column: "n", Method: "wasserstein", Max: 1e9}, {Check: dataset.Drift, Column: "n", Max: 1e9},
+	spec := dataset.Spec{Classification: dataset.Confidential, Expectations: []expectation.Rule{
+		{Check: expectation.Drift, Column: "n", Method: "wasserstein", Max: 1e9}, {Check: expectation.Drift, Column: "n", Max: 1e9},
 	}}
 	h.Put(t, "d", spec, "n\n1\n2\n")
 	if read := h.Journal.Entries(); len(read) != 0 {
 		t.Errorf("the first version read %v", read)
 	}
-	spec.Expectations = append(spec.Expectations, dataset.Expectation{Check: dataset.Drift, Column: "new", Max: 1e9})
+	spec.Expectations = append(spec.Expectations, expectation.Rule{Check: expectation.Drift, Column: "new", Max: 1e9})
 	h.Put(t, "d", spec, "n,new\n1,1\n3,1\n")
 	read := h.Journal.Entries()
 	if len(read) != 1 || read[0].Object != "dataset d@1" || read[0].Reason != "drift of d" || fmt.Sprint(read[0].Detail["columns"]) != "[n]" {
@@ -138,7 +139,7 @@ func TestDriftIsARead(t *testing.T) {
 	})
 	_, err = imports(t, h, "d", "n,new\n5,1\n")
 	wantFault(t, err, fault.PermissionDenied, "drift(n, wasserstein)")
-	spec.Expectations = append(slices.Clip(spec.Expectations), dataset.Expectation{Check: dataset.Drift, Column: "n", Method: "ks", Min: 0.01})
+	spec.Expectations = append(slices.Clip(spec.Expectations), expectation.Rule{Check: expectation.Drift, Column: "n", Method: "ks", Min: 0.01})
 	_, _, err = h.Definitions.Apply(datasettest.Context(t), dataset.ApplyRequest{Project: project, Name: "d", Spec: spec})
 	wantFault(t, err, fault.PermissionDenied, "drift(n, ks) reads dataset d")
 }
@@ -160,7 +161,7 @@ func TestFreshness(t *testing.T) {
 		{dataset.Internal, "1d", "at\n7\n", `fresh(at, 1d) fails: a column of int64 contains no dates or timestamps []`},
 	} {
 		h := datasettest.New(t, func(cfg *dataset.Config) { cfg.Now = func() time.Time { return now } })
-		h.Declare(t, "d", dataset.Spec{Classification: c.class, Expectations: []dataset.Expectation{{Check: dataset.Fresh, Column: "at", Within: c.within}}})
+		h.Declare(t, "d", dataset.Spec{Classification: c.class, Expectations: []expectation.Rule{{Check: expectation.Fresh, Column: "at", Within: c.within}}})
 		v, err := imports(t, h, "d", c.file)
 		if err != nil {
 			t.Fatal(err)
@@ -181,13 +182,13 @@ func TestFreshness(t *testing.T) {
 func TestFreshnessIsOfItsTime(t *testing.T) {
 	now := time.Date(2026, 3, 10, 12, 0, 0, 0, time.UTC)
 	h := datasettest.New(t, func(cfg *dataset.Config) { cfg.Now = func() time.Time { return now } })
-	h.Put(t, "orders", dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.Fresh, Column: "at", Within: "24h"}}}, "buyer,at\namal,2026-03-10T11:00:00Z\ncarla,2026-03-10T11:30:00Z\n")
+	h.Put(t, "orders", dataset.Spec{Expectations: []expectation.Rule{{Check: expectation.Fresh, Column: "at", Within: "24h"}}}, "buyer,at\namal,2026-03-10T11:00:00Z\ncarla,2026-03-10T11:30:00Z\n")
 	now = now.Add(30 * 24 * time.Hour)
 	if got := redact(t, h, carla("orders")); !slices.Equal(got, []string{"orders@1 1 orders@2"}) {
 		t.Fatalf("redacted %q", got)
 	}
 	v, err := h.Definitions.Version(datasettest.Context(t), project, ref(t, "orders@2"))
-	if err != nil || v.State != dataset.Accepted || len(v.Expectations) != 1 || v.Expectations[0].String() != "fresh(at, 24h) holds: not judged again" {
+	if err != nil || v.State != dataset.Accepted || len(v.Expectations) != 1 || v.Expectations[0].String() != "fresh(at, 24h) holds: not checked again" {
 		t.Errorf("%s: %v, %v", v.State, v.Expectations, err)
 	}
 }
@@ -211,11 +212,11 @@ func normal(seed uint64, rows int, mean, share float64) string {
 // ones in between do not count.
 func TestDriftIsFound(t *testing.T) {
 	h := datasettest.New(t, nil)
-	spec := dataset.Spec{Expectations: []dataset.Expectation{
-		{Check: dataset.Drift, Column: "x"},
-		{Check: dataset.Drift, Column: "x", Method: "ks", Min: 0.001},
-		{Check: dataset.Drift, Column: "kind", Method: "chi_square", Min: 0.001},
-		{Check: dataset.Drift, Column: "kind", Method: "jensen_shannon", Max: 0.2},
+	spec := dataset.Spec{Expectations: []expectation.Rule{
+		{Check: expectation.Drift, Column: "x"},
+		{Check: expectation.Drift, Column: "x", Method: "ks", Min: 0.001},
+		{Check: expectation.Drift, Column: "kind", Method: "chi_square", Min: 0.001},
+		{Check: expectation.Drift, Column: "kind", Method: "jensen_shannon", Max: 0.2},
 	}}
 	h.Declare(t, "d", spec)
 	steps := []struct {
@@ -279,7 +280,7 @@ func TestDriftIsFound(t *testing.T) {
 // A version from before there were sketches is compared by its rows.
 func TestDriftWithoutSketches(t *testing.T) {
 	h := datasettest.New(t, nil)
-	spec := dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.Drift, Column: "x"}}}
+	spec := dataset.Spec{Expectations: []expectation.Rule{{Check: expectation.Drift, Column: "x"}}}
 	h.Put(t, "d", spec, normal(1, 500, 0, 0.5))
 	sketches := slices.DeleteFunc(h.Files.List(t), func(k string) bool { return !strings.HasSuffix(k, "picture.json") })
 	if len(sketches) != 1 {
@@ -295,28 +296,28 @@ func TestDriftWithoutSketches(t *testing.T) {
 }
 
 func TestBeyondRefused(t *testing.T) {
-	to := &dataset.Target{Dataset: "customers", Column: "id"}
+	to := &expectation.Target{Dataset: "customers", Column: "id"}
 	for _, c := range []struct {
-		e    dataset.Expectation
+		e    expectation.Rule
 		want string
 	}{
-		{dataset.Expectation{Check: dataset.Refers, Column: "a"}, "refers requires in"},
-		{dataset.Expectation{Check: dataset.NotNull, Column: "a", In: to}, "refers requires in"},
-		{dataset.Expectation{Check: dataset.Refers, Column: "a", In: &dataset.Target{Dataset: "../x", Column: "id"}}, "dataset name"},
-		{dataset.Expectation{Check: dataset.Refers, Column: "a", In: &dataset.Target{Dataset: "x"}}, "in.column is required"},
-		{dataset.Expectation{Check: dataset.Fresh, Column: "a"}, "fresh requires within"},
-		{dataset.Expectation{Check: dataset.Fresh, Column: "a", Within: "soon"}, "within"},
-		{dataset.Expectation{Check: dataset.Fresh, Column: "a", Within: "3s"}, "less than a minute"},
-		{dataset.Expectation{Check: dataset.Fresh, Column: "a", Within: "1d", Otherwise: dataset.Quarantine}, "checks the whole version"},
-		{dataset.Expectation{Check: dataset.Fresh, Column: "a", Within: "1d", Mostly: 0.5}, "mostly has no effect"},
-		{dataset.Expectation{Check: dataset.Drift, Column: "a", Method: "guess"}, "there is no method"},
-		{dataset.Expectation{Check: dataset.Drift, Column: "a", Method: "auto"}, "there is no method"},
-		{dataset.Expectation{Check: dataset.Drift, Column: "a", Method: "ks"}, "least p-value"},
-		{dataset.Expectation{Check: dataset.Drift, Column: "a", Method: "ks", Min: 0.01, Max: 1}, "least p-value"},
-		{dataset.Expectation{Check: dataset.Drift, Column: "a", Min: 0.1}, "is a distance"},
-		{dataset.Expectation{Check: dataset.Drift, Column: "a", Max: -1}, "is a distance"},
-		{dataset.Expectation{Check: dataset.Drift, Column: "a", Max: "2020-01-01"}, "is a distance"},
-		{dataset.Expectation{Check: dataset.NotNull, Column: "a", Method: "ks"}, "method is valid only with the check drift"},
+		{expectation.Rule{Check: expectation.Refers, Column: "a"}, "refers requires in"},
+		{expectation.Rule{Check: expectation.NotNull, Column: "a", In: to}, "refers requires in"},
+		{expectation.Rule{Check: expectation.Refers, Column: "a", In: &expectation.Target{Dataset: "../x", Column: "id"}}, "dataset name"},
+		{expectation.Rule{Check: expectation.Refers, Column: "a", In: &expectation.Target{Dataset: "x"}}, "in.column is required"},
+		{expectation.Rule{Check: expectation.Fresh, Column: "a"}, "fresh requires within"},
+		{expectation.Rule{Check: expectation.Fresh, Column: "a", Within: "soon"}, "within"},
+		{expectation.Rule{Check: expectation.Fresh, Column: "a", Within: "3s"}, "less than a minute"},
+		{expectation.Rule{Check: expectation.Fresh, Column: "a", Within: "1d", Otherwise: expectation.Quarantine}, "checks the whole version"},
+		{expectation.Rule{Check: expectation.Fresh, Column: "a", Within: "1d", Mostly: 0.5}, "mostly has no effect"},
+		{expectation.Rule{Check: expectation.Drift, Column: "a", Method: "guess"}, "there is no method"},
+		{expectation.Rule{Check: expectation.Drift, Column: "a", Method: "auto"}, "there is no method"},
+		{expectation.Rule{Check: expectation.Drift, Column: "a", Method: "ks"}, "least p-value"},
+		{expectation.Rule{Check: expectation.Drift, Column: "a", Method: "ks", Min: 0.01, Max: 1}, "least p-value"},
+		{expectation.Rule{Check: expectation.Drift, Column: "a", Min: 0.1}, "is a distance"},
+		{expectation.Rule{Check: expectation.Drift, Column: "a", Max: -1}, "is a distance"},
+		{expectation.Rule{Check: expectation.Drift, Column: "a", Max: "2020-01-01"}, "is a distance"},
+		{expectation.Rule{Check: expectation.NotNull, Column: "a", Method: "ks"}, "method is valid only with the check drift"},
 	} {
 		wantFault(t, c.e.Validate(), fault.Invalid, c.want)
 	}
@@ -348,7 +349,7 @@ func TestStaleDatasetsAreTold(t *testing.T) {
 	if d, err := h.Definitions.One(datasettest.Context(t), project, "daily"); err != nil || !d.Stale {
 		t.Errorf("stale %t, %v", d.Stale, err)
 	}
-	h.Declare(t, "daily", dataset.Spec{Fresh: "1d", Expectations: []dataset.Expectation{{Check: dataset.NotNull, Column: "n"}}})
+	h.Declare(t, "daily", dataset.Spec{Fresh: "1d", Expectations: []expectation.Rule{{Check: expectation.NotNull, Column: "n"}}})
 	if v, err := imports(t, h, "daily", "buyer,n\namal,\n"); err != nil || v.State != dataset.Rejected {
 		t.Fatalf("%s, %v", v.State, err)
 	}

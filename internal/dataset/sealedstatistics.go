@@ -4,6 +4,9 @@ import (
 	"context"
 	"encoding/json"
 
+	"github.com/falaj-ml/falaj/internal/dataset/datafile"
+	"github.com/falaj-ml/falaj/internal/dataset/expectation"
+	"github.com/falaj-ml/falaj/internal/dataset/statistics"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 )
@@ -11,8 +14,8 @@ import (
 // sealedStatistics is what a version tells of the values in its rows. Of a sealed version
 // the database has it under the dataset's key only.
 type sealedStatistics struct {
-	Statistics   []Statistics `json:"statistics,omitempty"`
-	Expectations []Verdict    `json:"expectations,omitempty"`
+	Statistics   []statistics.Summary `json:"statistics,omitempty"`
+	Expectations []expectation.Result `json:"expectations,omitempty"`
 }
 
 // sealStatistics seals what a version tells of its values, for the database.
@@ -24,7 +27,7 @@ func (s *core) sealStatistics(ctx context.Context, v *Version) error {
 	if err != nil {
 		return err
 	}
-	key, err := s.cfg.Keys.AEAD(ctx, string(v.Project), owner(v.Dataset))
+	key, err := s.cfg.Keys.AEAD(ctx, string(v.Project), datafile.Owner(v.Dataset))
 	if err != nil {
 		return fault.Wrap(err, "the key of %s", v.Dataset)
 	}
@@ -55,7 +58,7 @@ func (s *core) openStatistics(ctx context.Context, vs ...*Version) error {
 		if len(v.SealedStatistics) == 0 {
 			continue
 		}
-		key, err := s.cfg.Keys.AEAD(ctx, string(v.Project), owner(v.Dataset))
+		key, err := s.cfg.Keys.AEAD(ctx, string(v.Project), datafile.Owner(v.Dataset))
 		if fault.Is(err, fault.Gone) {
 			continue
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/tink-crypto/tink-go/v2/tink"
 
 	"github.com/falaj-ml/falaj/internal/dataset/child"
+	"github.com/falaj-ml/falaj/internal/dataset/datafile"
 	"github.com/falaj-ml/falaj/internal/dataset/parser"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
@@ -87,7 +88,7 @@ func (s *core) defaults(ctx context.Context, p project.Name) (Defaults, error) {
 type Config struct {
 	DB         *store.DB
 	Store      Store
-	Files      Files
+	Files      datafile.Store
 	Keys       Keys
 	Authorizer Authorizer
 	Guard      Guard

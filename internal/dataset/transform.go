@@ -400,7 +400,7 @@ func (r *rationed) Next() bool {
 
 func (r *rationed) Err() error { return r.err }
 
-// Receives refuses a dataset that the caller may not write, or may not have judged, and
+// Receives refuses a dataset that the caller may not write, or may not have checked, and
 // what nothing can be made of any more. Needs dataset.import, and dataset.query on what
 // the expectations read; a dataset that is not there is made.
 func (s *Transforms) Receives(ctx context.Context, p project.Name, name string, read []JobInputs) error {

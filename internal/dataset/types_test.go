@@ -12,6 +12,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/dataset/datasettest"
+	"github.com/falaj-ml/falaj/internal/dataset/expectation"
 	"github.com/falaj-ml/falaj/internal/dataset/table"
 	"github.com/falaj-ml/falaj/internal/fault"
 )
@@ -86,7 +87,7 @@ func TestWidths(t *testing.T) {
 // Lists have statistics, expectations and a digest, as other columns have.
 func TestLists(t *testing.T) {
 	h := datasettest.New(t, nil)
-	h.Declare(t, "d", dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.NotNull, Column: "a", Otherwise: "quarantine"}}})
+	h.Declare(t, "d", dataset.Spec{Expectations: []expectation.Rule{{Check: expectation.NotNull, Column: "a", Otherwise: "quarantine"}}})
 	v := create(t, h, "d", `[{"a": ["x", "y"], "b": [1, 2]}, {"a": null, "b": [3, 4]}, {"a": [], "b": null}, {"a": ["x", "y"], "b": [1, 2]}]`,
 		arrow.ListOf(arrow.BinaryTypes.String), arrow.FixedSizeListOf(2, arrow.PrimitiveTypes.Float32))
 

@@ -15,6 +15,10 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/iceberg-go"
 
+	"github.com/falaj-ml/falaj/internal/dataset/cell"
+	"github.com/falaj-ml/falaj/internal/dataset/datafile"
+	"github.com/falaj-ml/falaj/internal/dataset/expectation"
+	"github.com/falaj-ml/falaj/internal/dataset/statistics"
 	"github.com/falaj-ml/falaj/internal/dataset/table"
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -200,11 +204,11 @@ func room(w draft) string {
 }
 
 // file names one of a version's files.
-func (v Version) file(name string, form Form) File {
+func (v Version) file(name string, form datafile.Form) datafile.File {
 	if v.Protection == Open {
-		form = Plain
+		form = datafile.Plain
 	}
-	return File{Project: v.Project, Dataset: v.Dataset, Key: v.prefix() + name, Form: form}
+	return datafile.File{Project: v.Project, Dataset: v.Dataset, Key: v.prefix() + name, Form: form}
 }
 
 // seal is what the version's data files are encrypted with.
@@ -212,7 +216,7 @@ func (s *core) seal(ctx context.Context, v Version) (table.Seal, error) {
 	if v.Protection == Open {
 		return table.Seal{}, nil
 	}
-	key, err := s.cfg.Keys.DataKey(ctx, string(v.Project), owner(v.Dataset), "parquet/"+string(v.ID))
+	key, err := s.cfg.Keys.DataKey(ctx, string(v.Project), datafile.Owner(v.Dataset), "parquet/"+string(v.ID))
 	if err != nil {
 		return table.Seal{}, fault.Wrap(err, "the key of %s", v.Ref())
 	}
@@ -231,12 +235,12 @@ func (s *core) fill(ctx context.Context, w draft, v *Version, seal table.Seal) (
 		}
 	}()
 	hide := w.classification.Journalled()
-	digest, stats := newContentDigest(v.Schema), newProfiler(v.Schema, hide)
-	check := newChecker(w.spec.Expectations, v.Schema, s.cfg.Now(), hide, w.redacts == nil, s.limits.UniqueKeys)
-	if err := s.loadReferences(ctx, w, *v, check); err != nil {
+	digest, stats := cell.NewDigest(v.Schema), statistics.NewCollector(v.Schema, hide)
+	check := expectation.New(w.spec.Expectations, v.Schema, s.cfg.Now(), hide, w.redacts == nil, s.limits.UniqueKeys)
+	if err := s.loadReferences(ctx, w, check); err != nil {
 		return err
 	}
-	sample := newSampler(v.Schema)
+	sample := statistics.NewSampler(v.Schema)
 	out := &dataWriter{s: s, ctx: ctx, v: v, seal: seal, set: v.kept(), files: &v.Files}
 	defer out.abort()
 	aside := &quarantine{dataWriter: dataWriter{s: s, ctx: ctx, v: v, seal: seal, set: v.aside(), files: &v.Quarantine}}
@@ -252,7 +256,7 @@ func (s *core) fill(ctx context.Context, w draft, v *Version, seal table.Seal) (
 				return err
 			}
 		}
-		first := check.read + 1
+		first := check.RowsRead() + 1
 		rec, err := table.Normalize(w.rows.RecordBatch(), v.Schema, first)
 		if err != nil {
 			return err
@@ -260,13 +264,13 @@ func (s *core) fill(ctx context.Context, w draft, v *Version, seal table.Seal) (
 		err = func() error {
 			defer func() { rec.Release() }()
 			row := func(i int) int64 { return first + int64(i) }
-			goes, err := check.sift(rec)
+			goes, err := check.Sift(rec)
 			if err != nil {
 				return err
 			}
 			if len(goes) > 0 {
 				turn.End() // writing waits for the disk, or for a bucket
-				stays, err := aside.take(rec, goes, row, check.reasons)
+				stays, err := aside.take(rec, goes, row, check.Reasons)
 				if err == nil {
 					err = turn.Begin(ctx)
 				}
@@ -278,10 +282,10 @@ func (s *core) fill(ctx context.Context, w draft, v *Version, seal table.Seal) (
 				rec = pick(all, stays)
 				row = func(i int) int64 { return first + int64(stays[i]) }
 			}
-			digest.add(rec)
-			stats.add(rec)
-			sample.add(rec)
-			if err := check.add(rec, row); err != nil {
+			digest.Add(rec)
+			stats.Add(rec)
+			sample.Add(rec)
+			if err := check.Add(rec, row); err != nil {
 				return err
 			}
 			v.Rows += rec.NumRows()
@@ -304,14 +308,14 @@ func (s *core) fill(ctx context.Context, w draft, v *Version, seal table.Seal) (
 	if err := aside.finish(v, w.aside); err != nil {
 		return err
 	}
-	seen := sample.sketches()
+	seen := sample.Sketches()
 	if err := s.keepSketches(ctx, *v, seen); err != nil {
 		return err
 	}
 	if err := s.checkDrift(ctx, w, check, seen); err != nil {
 		return err
 	}
-	v.ContentDigest, v.Statistics, v.Expectations = digest.sum(), stats.statistics(), check.results()
+	v.ContentDigest, v.Statistics, v.Expectations = digest.Sum(), stats.Summaries(), check.Results()
 	v.State, v.Reason = stateByExpectations(w, *v)
 	return s.sealStatistics(ctx, v)
 }
@@ -326,8 +330,8 @@ func stateByExpectations(w draft, v Version) (State, string) {
 	for _, r := range v.Expectations {
 		switch {
 		case r.Passed:
-		case len(failed) < maxReasons:
-			failed = append(failed, r.text(v.Protection == Open))
+		case len(failed) < expectation.MaxReasons:
+			failed = append(failed, r.Text(v.Protection == Open))
 		default:
 			more++
 		}
@@ -353,7 +357,7 @@ type dataWriter struct {
 	set   rowset
 	files *[]DataFile // of the set, in the version
 
-	file FileWriter
+	file datafile.Writer
 	pq   *table.FileWriter
 	key  string
 }
@@ -378,7 +382,7 @@ func (o *dataWriter) write(rec arrow.RecordBatch) error {
 
 func (o *dataWriter) begin() (err error) {
 	n := len(*o.files)
-	f := o.v.file(fmt.Sprintf("%s-%05d.parquet", o.set.name, n), SelfSealed)
+	f := o.v.file(fmt.Sprintf("%s-%05d.parquet", o.set.name, n), datafile.SelfSealed)
 	o.key = f.Key
 	if o.file, err = o.s.cfg.Files.Create(o.ctx, f); err != nil {
 		return err
@@ -538,7 +542,7 @@ func (s *core) look(ctx context.Context, w draft, v Version) (d Dataset, before 
 			twin, err = s.cfg.Store.Twin(ctx, tx, d.ID, v.Fingerprint)
 		}
 		if err == nil && twin.State == Rejected && v.State == Accepted {
-			// What it was judged by is another now: the data that it refers to came, say.
+			// What it was checked against has changed: the data that it refers to came, say.
 			twin, err = Version{}, nil
 		} else if err == nil || !fault.Is(err, fault.NotFound) {
 			return err
@@ -630,7 +634,7 @@ func (s *core) manifests(ctx context.Context, before []Version, v *Version) erro
 	}
 	name := fmt.Sprintf("manifest-%05d.avro", v.Number)
 	var manifest iceberg.ManifestFile
-	if err := put(ctx, s.cfg.Files, v.file(name, Enveloped), func(w io.Writer) (err error) {
+	if err := datafile.Put(ctx, s.cfg.Files, v.file(name, datafile.Enveloped), func(w io.Writer) (err error) {
 		manifest, err = table.WriteManifest(w, s.cfg.Files.URI(v.prefix()+name), snap, files)
 		return err
 	}); err != nil {
@@ -638,7 +642,7 @@ func (s *core) manifests(ctx context.Context, before []Version, v *Version) erro
 	}
 	list := fmt.Sprintf("snapshot-%05d.avro", v.Number)
 	v.ManifestList = v.prefix() + list
-	if err := put(ctx, s.cfg.Files, v.file(list, Enveloped), func(w io.Writer) error {
+	if err := datafile.Put(ctx, s.cfg.Files, v.file(list, datafile.Enveloped), func(w io.Writer) error {
 		return table.WriteManifestList(w, snap, manifest)
 	}); err != nil {
 		return err
@@ -656,8 +660,8 @@ func (s *core) snapshot(v Version) table.Snapshot {
 // describeTable writes the table's metadata beside version at. newest first.
 func (s *core) describeTable(ctx context.Context, d Dataset, newest []Version, at Version) (string, error) {
 	t := s.table(d, newest, at)
-	f := at.file(fmt.Sprintf("%05d-%s.metadata.json", at.Number, id.New("m")[2:]), Enveloped)
-	err := put(ctx, s.cfg.Files, f, func(w io.Writer) error { return table.WriteMetadata(w, t) })
+	f := at.file(fmt.Sprintf("%05d-%s.metadata.json", at.Number, id.New("m")[2:]), datafile.Enveloped)
+	err := datafile.Put(ctx, s.cfg.Files, f, func(w io.Writer) error { return table.WriteMetadata(w, t) })
 	return f.Key, err
 }
 

@@ -18,7 +18,14 @@ func TestPhase(t *testing.T) {
 		"locking":    {e: Environment{State: Locking, Step: stepLock}, want: "locking its requirements: choosing versions, with hashes"},
 		"creating":   {e: Environment{State: Building, Step: stepCreate}, want: "building: creating the Python environment"},
 		"installing": {e: Environment{State: Building, Step: stepInstall, Packages: 50}, want: "building: downloading and installing 50 packages"},
-		"compiling":  {e: Environment{State: Building, Step: stepCompile, Packages: 50}, want: "building: compiling its packages to bytecode"},
+		"on the interpreter's": {
+			e: Environment{
+				State: Building, Step: stepInstall, Packages: 4, Spec: Spec{SitePackages: true},
+				Interpreter: Interpreter{Site: map[string]string{"numpy": "2.0", "pip": "24.0", "torch": "2.9", "wheel": "0.4"}, Replaced: []string{"wheel"}},
+			},
+			want: "building: downloading and installing 1 package",
+		},
+		"compiling": {e: Environment{State: Building, Step: stepCompile, Packages: 50}, want: "building: compiling its packages to bytecode"},
 		"waiting": {
 			e: Environment{State: Building, Step: stepInstall, Packages: 2}, waits: waits,
 			want: "building: downloading and installing 2 packages; it waits for a node: pool home is full",

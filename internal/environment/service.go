@@ -610,7 +610,10 @@ func (e Environment) phase(waits []compute.Reason) string {
 	case e.Step == stepCompile:
 		words = "building: compiling its packages to bytecode"
 	default:
-		words = fmt.Sprintf("building: downloading and installing %d packages", e.Packages)
+		words = fmt.Sprintf("building: downloading and installing %d packages", e.installs())
+		if e.installs() == 1 {
+			words = "building: downloading and installing 1 package"
+		}
 	}
 	if e.Reason != "" {
 		words += "; " + e.Reason
@@ -619,6 +622,14 @@ func (e Environment) phase(waits []compute.Reason) string {
 		words += "; it waits for a node: " + waits[0].Text
 	}
 	return words
+}
+
+// installs is the number of packages that the build installs: those of the interpreter are there.
+func (e Environment) installs() int {
+	if e.Spec.SitePackages {
+		return e.Packages - len(e.Interpreter.kept())
+	}
+	return e.Packages
 }
 
 // PhaseAfter returns when the phase is another than seen, when the environment is

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/dataset/expectation"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/flight"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
@@ -119,7 +120,7 @@ func TestPut(t *testing.T) {
 	w := open(t, nil)
 	admin := w.admin(t)
 	for name, spec := range map[string]dataset.Spec{
-		"in":     {Columns: []dataset.Column{{Name: "n", Type: "int64"}}, Expectations: []dataset.Expectation{{Check: dataset.NotNull, Column: "word"}}},
+		"in":     {Columns: []dataset.Column{{Name: "n", Type: "int64"}}, Expectations: []expectation.Rule{{Check: expectation.NotNull, Column: "word"}}},
 		"secret": {Classification: dataset.Confidential, Columns: []dataset.Column{{Name: "n", Type: "float64"}}},
 	} {
 		if _, _, err := w.datasets.Definitions.Apply(w.AsAdmin(t.Context()), dataset.ApplyRequest{Project: nyc, Name: name, Spec: spec}); err != nil {

@@ -26,7 +26,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/dataset/datafile"
 	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
+	"github.com/falaj-ml/falaj/internal/dataset/expectation"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/flight"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
@@ -221,7 +223,7 @@ func TestRefusals(t *testing.T) {
 	w := open(t, nil)
 	ctx := w.admin(t)
 	v := w.numbers(t, "d", dataset.Spec{}, 3)
-	bad := w.numbers(t, "bad", dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.NotNull, Column: "word"}}}, 3)
+	bad := w.numbers(t, "bad", dataset.Spec{Expectations: []expectation.Rule{{Check: expectation.NotNull, Column: "word"}}}, 3)
 	far := w.numbers(t, "far", dataset.Spec{}, 3)
 	if err := w.DB.Update(t.Context(), string(nyc), func(ctx context.Context, tx *store.Tx) error {
 		return dataset.Labels{Store: datasetsql.Store{}}.Relabel(ctx, tx, nyc, "far@1", residency.Of("DE"))
@@ -311,7 +313,7 @@ func TestList(t *testing.T) {
 	w.numbers(t, "a", dataset.Spec{}, 1)
 	w.numbers(t, "a", dataset.Spec{}, 2)
 	w.numbers(t, "b", dataset.Spec{}, 3)
-	w.numbers(t, "bad", dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.NotNull, Column: "word"}}}, 3)
+	w.numbers(t, "bad", dataset.Spec{Expectations: []expectation.Rule{{Check: expectation.NotNull, Column: "word"}}}, 3)
 	listed := func(ctx context.Context) (names []string, err error) {
 		stream, err := w.client.ListFlights(ctx, &arrowflight.Criteria{})
 		if err != nil {
@@ -416,7 +418,7 @@ func TestStreamEndsWithTheRight(t *testing.T) {
 func TestSlowReader(t *testing.T) {
 	files := &held{closed: make(chan struct{})}
 	w := open(t, func(c *dataset.Config) {
-		files.Files = c.Files
+		files.Store = c.Files
 		c.Files = files
 	}, slow()...)
 	v := w.numbers(t, "d", dataset.Spec{}, 60_000)
@@ -436,24 +438,24 @@ func TestSlowReader(t *testing.T) {
 
 // held says when a file that was opened is closed.
 type held struct {
-	dataset.Files
+	datafile.Store
 	once   sync.Once
 	closed chan struct{}
 }
 
-func (h *held) Open(ctx context.Context, f dataset.File) (dataset.FileReader, error) {
-	r, err := h.Files.Open(ctx, f)
+func (h *held) Open(ctx context.Context, f datafile.File) (datafile.Reader, error) {
+	r, err := h.Store.Open(ctx, f)
 	return heldFile{r, h}, err
 }
 
 type heldFile struct {
-	dataset.FileReader
+	datafile.Reader
 	files *held
 }
 
 func (f heldFile) Close() error {
 	f.files.once.Do(func() { close(f.files.closed) })
-	return f.FileReader.Close()
+	return f.Reader.Close()
 }
 
 // The unmodified Arrow Flight client of Python reads it.
@@ -471,7 +473,7 @@ func TestPyarrow(t *testing.T) {
 	}
 	w := open(t, nil)
 	w.numbers(t, "d", dataset.Spec{}, 50_000)
-	w.numbers(t, "bad", dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.NotNull, Column: "word"}}}, 3)
+	w.numbers(t, "bad", dataset.Spec{Expectations: []expectation.Rule{{Check: expectation.NotNull, Column: "word"}}}, 3)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, python, "testdata/client.py", w.addr, w.Secret, string(nyc)).CombinedOutput()

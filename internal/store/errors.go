@@ -24,9 +24,10 @@ func untrusted(err error) bool {
 
 var errClosed = fault.New(fault.Unavailable, "the database is closed").WithHint("The server is stopping; try again when it is running.")
 
-// ended adds the end of ctx to the error of a statement that came after it: database/sql
-// rolls the transaction back then, and says only that it is over.
-func ended(ctx context.Context, err error) error {
+// Ended adds the end of ctx to the error of a statement that came after it: database/sql
+// rolls the transaction back then, and says only that it is over. It is for every
+// transaction that ctx ends, also of other databases.
+func Ended(ctx context.Context, err error) error {
 	if errors.Is(err, sql.ErrTxDone) && ctx.Err() != nil {
 		return fmt.Errorf("%w: %w", ctx.Err(), err)
 	}

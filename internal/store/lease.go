@@ -4,7 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 )
@@ -22,6 +24,16 @@ type Lease struct {
 // Lease takes the lease for ttl. holder names the process for people to read.
 // Error: fault.Conflict while another holder has it.
 func (db *DB) Lease(ctx context.Context, name, holder string, ttl time.Duration) (*Lease, error) {
+	return db.take(ctx, name, holder, ttl, `store_lease.expires <= `+db.engine.now())
+}
+
+// Retake is Lease for a holder of which only one process runs at a time, such as the owner
+// of a data directory: it also takes the lease that its killed predecessor left.
+func (db *DB) Retake(ctx context.Context, name, holder string, ttl time.Duration) (*Lease, error) {
+	return db.take(ctx, name, holder, ttl, `store_lease.expires <= `+db.engine.now()+` OR store_lease.holder = excluded.holder`)
+}
+
+func (db *DB) take(ctx context.Context, name, holder string, ttl time.Duration, free string) (*Lease, error) {
 	if ttl < time.Millisecond {
 		return nil, fault.New(fault.Internal, "store: lease %q for %s", name, ttl)
 	}
@@ -30,7 +42,7 @@ func (db *DB) Lease(ctx context.Context, name, holder string, ttl time.Duration)
 		now := db.engine.now()
 		err := tx.NewRaw(`INSERT INTO store_lease (name, holder, epoch, expires) VALUES (?, ?, 1, `+now+` + ?)
 			ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, epoch = store_lease.epoch + 1, expires = excluded.expires
-			WHERE store_lease.expires <= `+now+` RETURNING epoch`, name, holder, ttl.Microseconds()).Scan(ctx, &l.epoch)
+			WHERE `+free+` RETURNING epoch`, name, holder, ttl.Microseconds()).Scan(ctx, &l.epoch)
 		if !errors.Is(err, sql.ErrNoRows) {
 			return err
 		}
@@ -47,6 +59,22 @@ func (db *DB) Lease(ctx context.Context, name, holder string, ttl time.Duration)
 		return nil, err
 	}
 	return l, nil
+}
+
+// Holders are the holders of the leases whose names begin with prefix and that have not
+// expired, by the names' remainders.
+func (db *DB) Holders(ctx context.Context, prefix string) (map[string]string, error) {
+	var rows []struct{ Name, Holder string }
+	err := db.View(ctx, func(ctx context.Context, tx *Tx) error {
+		rows = nil
+		return tx.NewRaw(`SELECT name, holder FROM store_lease WHERE substr(name, 1, ?) = ? AND expires > `+db.engine.now(),
+			utf8.RuneCountInString(prefix), prefix).Scan(ctx, &rows)
+	})
+	holders := make(map[string]string, len(rows))
+	for _, r := range rows {
+		holders[strings.TrimPrefix(r.Name, prefix)] = r.Holder
+	}
+	return holders, err
 }
 
 // Epoch counts the owners; it is larger for each.

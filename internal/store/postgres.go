@@ -319,7 +319,7 @@ func (p *postgresDB) attempt(ctx context.Context, fn func(ctx context.Context, t
 	ctx, cancelFn := context.WithTimeout(ctx, maxTxTime)
 	defer cancelFn()
 	if err := fn(ctx, tx); err != nil {
-		return ended(ctx, err)
+		return Ended(ctx, err)
 	}
 	done = true
 	err = tx.Commit()

@@ -405,7 +405,7 @@ func viewOn(ctx context.Context, db *bun.DB, options *sql.TxOptions, fn func(ctx
 		return err
 	}
 	defer func() { _ = tx.Rollback() }()
-	return ended(ctx, fn(ctx, tx))
+	return Ended(ctx, fn(ctx, tx))
 }
 
 func (s *sqliteDB) entryTx() string { return `0` }

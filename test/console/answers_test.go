@@ -14,6 +14,8 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/console"
 	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/dataset/expectation"
+	"github.com/falaj-ml/falaj/internal/dataset/statistics"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/monitoring"
 	"github.com/falaj-ml/falaj/internal/monitoring/label"
@@ -400,12 +402,12 @@ func orders(n int64) dataset.Version {
 	v := dataset.Version{
 		ID: dataset.VersionID(fmt.Sprintf("dsv_%d", n)), Dataset: "orders", Number: n, State: dataset.Accepted, Rows: 184_310, Quarantined: 212,
 		Classification: dataset.Internal, Protection: dataset.Sealed, Residency: residency.Of("AE"), Created: begin,
-		Expectations: []dataset.Verdict{
-			{Expectation: dataset.Expectation{Check: dataset.Between, Column: "price", Otherwise: dataset.Quarantine}, Passed: true, Checked: 184_522, Failed: 212, Examples: []dataset.Example{{Row: 1204, Column: "price", Value: "-3.5"}}},
-			{Expectation: dataset.Expectation{Check: dataset.Refers, Column: "customer"}, Passed: true, Checked: 184_310, Against: "customers@7"},
-			{Expectation: dataset.Expectation{Check: dataset.Drift, Column: "price"}, Passed: n != 2, Against: "orders@1", Note: "psi is 0.021, with the drift threshold 0.25"},
-			{Expectation: dataset.Expectation{Check: dataset.RowCount}, Passed: true, Checked: 184_310},
-			{Expectation: dataset.Expectation{Check: dataset.NotNull, Column: "country", Mostly: 0.9}, Passed: true, Checked: 184_310, Failed: 5},
+		Expectations: []expectation.Result{
+			{Expectation: expectation.Rule{Check: expectation.Between, Column: "price", Otherwise: expectation.Quarantine}, Passed: true, Checked: 184_522, Failed: 212, Examples: []expectation.Example{{Row: 1204, Column: "price", Value: "-3.5"}}},
+			{Expectation: expectation.Rule{Check: expectation.Refers, Column: "customer"}, Passed: true, Checked: 184_310, Against: "customers@7"},
+			{Expectation: expectation.Rule{Check: expectation.Drift, Column: "price"}, Passed: n != 2, Against: "orders@1", Note: "psi is 0.021, with the drift threshold 0.25"},
+			{Expectation: expectation.Rule{Check: expectation.RowCount}, Passed: true, Checked: 184_310},
+			{Expectation: expectation.Rule{Check: expectation.NotNull, Column: "country", Mostly: 0.9}, Passed: true, Checked: 184_310, Failed: 5},
 		},
 	}
 	switch n {
@@ -420,8 +422,8 @@ func orders(n int64) dataset.Version {
 
 func ordersProfile() dataset.Profile {
 	p := dataset.Profile{Version: "orders@3", Rows: 184_310, Quarantined: 212, Sampled: 32_768}
-	heights := func(from, step float64, text func(v float64) string) *dataset.ValueHistogram {
-		h := &dataset.ValueHistogram{Edges: []string{text(from)}}
+	heights := func(from, step float64, text func(v float64) string) *statistics.ValueHistogram {
+		h := &statistics.ValueHistogram{Edges: []string{text(from)}}
 		for i := range 20 {
 			h.Edges = append(h.Edges, text(from+step*float64(i+1)))
 			h.Shares = append(h.Shares, math.Exp(-math.Pow(float64(i-7)/5, 2))/8.8)
@@ -431,18 +433,18 @@ func ordersProfile() dataset.Profile {
 	number := func(v float64) string { return strconv.FormatFloat(v, 'g', 5, 64) }
 	day := func(v float64) string { return begin.AddDate(0, 0, int(v)).Format(time.RFC3339) }
 	mean, std := 41.38, 12.9
-	p.Columns = []dataset.ColumnProfile{
-		{Statistics: dataset.Statistics{Column: "price", Count: 184_310, Distinct: 4120, Min: "0.25", Max: "412.9", Mean: &mean, Std: &std}, Type: "float64", Histogram: heights(0, 5.12, number)},
-		{Statistics: dataset.Statistics{Column: "sold_at", Count: 184_310, Distinct: 90_200, Min: day(0), Max: day(365)}, Type: "timestamp", Histogram: heights(0, 18, day)},
-		{Statistics: dataset.Statistics{Column: "country", Count: 181_000, Nulls: 3310, Distinct: 212}, Type: "string", Top: []dataset.TopValue{
+	p.Columns = []statistics.ColumnProfile{
+		{Summary: statistics.Summary{Column: "price", Count: 184_310, Distinct: 4120, Min: "0.25", Max: "412.9", Mean: &mean, Std: &std}, Type: "float64", Histogram: heights(0, 5.12, number)},
+		{Summary: statistics.Summary{Column: "sold_at", Count: 184_310, Distinct: 90_200, Min: day(0), Max: day(365)}, Type: "timestamp", Histogram: heights(0, 18, day)},
+		{Summary: statistics.Summary{Column: "country", Count: 181_000, Nulls: 3310, Distinct: 212}, Type: "string", Top: []statistics.TopValue{
 			{Value: "AE", Share: 0.61},
 			{Value: "SA", Share: 0.2},
 			{Value: "OM", Share: 0.08},
 			{Value: "a country with a name that is longer than its place", Share: 0.004},
 			{Value: "DE", Share: 0.0002},
 		}},
-		{Statistics: dataset.Statistics{Column: "returned", Count: 184_310, Distinct: 2}, Type: "bool", Top: []dataset.TopValue{{Value: "false", Share: 0.97}, {Value: "true", Share: 0.03}}},
-		{Statistics: dataset.Statistics{Column: "remark", Nulls: 184_310}, Type: "string"},
+		{Summary: statistics.Summary{Column: "returned", Count: 184_310, Distinct: 2}, Type: "bool", Top: []statistics.TopValue{{Value: "false", Share: 0.97}, {Value: "true", Share: 0.03}}},
+		{Summary: statistics.Summary{Column: "remark", Nulls: 184_310}, Type: "string"},
 	}
 	return p
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/cli/suite"
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/dataset/datasettest"
+	"github.com/falaj-ml/falaj/internal/dataset/expectation"
 )
 
 func TestMain(m *testing.M) { datasettest.Main(m, nil) }
@@ -55,7 +56,7 @@ func TestVerdictsAreTheSame(t *testing.T) {
 		t.Fatalf("%d taken, left %v", len(taken), left)
 	}
 	verdicts := slices.Delete(theirs.Verdicts, left[0].Index, left[0].Index+1)
-	spec := dataset.Spec{Expectations: make([]dataset.Expectation, len(taken))}
+	spec := dataset.Spec{Expectations: make([]expectation.Rule, len(taken))}
 	for i, x := range taken {
 		line, err := json.Marshal(x)
 		if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/falaj-ml/falaj/internal/cli/suite"
-	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/dataset/expectation"
 	"github.com/falaj-ml/falaj/internal/fault"
 )
 
@@ -68,7 +68,7 @@ func accepted(t *testing.T, taken []suite.Expectation) {
 		}
 		d := json.NewDecoder(strings.NewReader(string(line)))
 		d.DisallowUnknownFields()
-		var e dataset.Expectation
+		var e expectation.Rule
 		if err := d.Decode(&e); err != nil {
 			t.Fatalf("%s: %v", line, err)
 		}

@@ -13,6 +13,8 @@ import (
 	"github.com/uptrace/bun"
 
 	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/dataset/expectation"
+	"github.com/falaj-ml/falaj/internal/dataset/statistics"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/store"
@@ -161,8 +163,8 @@ type versionDoc struct {
 	Reason       string               `json:"reason,omitempty"`
 	Schema       dataset.Schema       `json:"schema"`
 	Bytes        int64                `json:"bytes"`
-	Statistics   []dataset.Statistics `json:"statistics,omitempty"`
-	Expectations []dataset.Verdict    `json:"expectations,omitempty"`
+	Statistics   []statistics.Summary `json:"statistics,omitempty"`
+	Expectations []expectation.Result `json:"expectations,omitempty"`
 	Values       []byte               `json:"values,omitempty"` // instead of the two, sealed
 	Residency    residency.Label      `json:"residency"`
 	Lineage      dataset.Lineage      `json:"lineage"`

@@ -30,6 +30,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/dataset/child"
+	"github.com/falaj-ml/falaj/internal/dataset/datafile"
 	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
 	"github.com/falaj-ml/falaj/internal/dataset/parser"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -281,12 +282,12 @@ type Files struct {
 	Hook func(step, key string) error
 }
 
-var _ dataset.Files = (*Files)(nil)
+var _ datafile.Store = (*Files)(nil)
 
 func (f *Files) path(key string) string { return filepath.Join(f.Dir, filepath.FromSlash(key)) }
 
-// Create implements dataset.Files.
-func (f *Files) Create(_ context.Context, file dataset.File) (dataset.FileWriter, error) {
+// Create implements datafile.Store.
+func (f *Files) Create(_ context.Context, file datafile.File) (datafile.Writer, error) {
 	if f.Hook != nil {
 		if err := f.Hook("create", file.Key); err != nil {
 			return nil, err
@@ -310,7 +311,7 @@ type fileWriter struct {
 	ended bool
 }
 
-// Commit implements dataset.FileWriter.
+// Commit implements datafile.Writer.
 func (w *fileWriter) Commit() error {
 	if w.files.Hook != nil {
 		if err := w.files.Hook("commit", w.key); err != nil {
@@ -324,7 +325,7 @@ func (w *fileWriter) Commit() error {
 	return os.Rename(w.Name(), w.files.path(w.key))
 }
 
-// Abort implements dataset.FileWriter.
+// Abort implements datafile.Writer.
 func (w *fileWriter) Abort() {
 	if !w.ended {
 		w.ended = true
@@ -333,8 +334,8 @@ func (w *fileWriter) Abort() {
 	}
 }
 
-// Open implements dataset.Files.
-func (f *Files) Open(_ context.Context, file dataset.File) (dataset.FileReader, error) {
+// Open implements datafile.Store.
+func (f *Files) Open(_ context.Context, file datafile.File) (datafile.Reader, error) {
 	r, err := os.Open(f.path(file.Key))
 	if err != nil {
 		return nil, fault.New(fault.NotFound, "there is no file %s", file.Key)
@@ -351,10 +352,10 @@ type fileReader struct {
 	size int64
 }
 
-// Size implements dataset.FileReader.
+// Size implements datafile.Reader.
 func (r fileReader) Size() int64 { return r.size }
 
-// Remove implements dataset.Files.
+// Remove implements datafile.Store.
 func (f *Files) Remove(_ context.Context, prefix string) error {
 	if f.Hook != nil {
 		if err := f.Hook("remove", prefix); err != nil {
@@ -364,7 +365,7 @@ func (f *Files) Remove(_ context.Context, prefix string) error {
 	return os.RemoveAll(f.path(strings.TrimSuffix(prefix, "/")))
 }
 
-// Sweep implements dataset.Files.
+// Sweep implements datafile.Store.
 func (f *Files) Sweep(_ context.Context, prefix string, before time.Time, stray func(key string) bool) (n int, err error) {
 	root, err := os.OpenRoot(f.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -391,7 +392,7 @@ func (f *Files) Sweep(_ context.Context, prefix string, before time.Time, stray 
 	return n, err
 }
 
-// URI implements dataset.Files.
+// URI implements datafile.Store.
 func (f *Files) URI(key string) string { return "file://" + f.path(key) }
 
 // List is every file's key, temporary ones too.

@@ -12,6 +12,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 
 	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/dataset/datafile"
 	"github.com/falaj-ml/falaj/internal/dataset/source"
 	"github.com/falaj-ml/falaj/internal/dataset/table"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -26,8 +27,8 @@ func (r Run) prefix() string {
 
 func (r Run) chunkPrefix(n int) string { return fmt.Sprintf("%schunk-%06d/", r.prefix(), n) }
 
-func (r Run) chunk(n int) dataset.File {
-	return dataset.File{Project: r.Project, Dataset: r.Dataset, Key: r.chunkPrefix(n) + "rows.parquet", Form: dataset.Enveloped}
+func (r Run) chunk(n int) datafile.File {
+	return datafile.File{Project: r.Project, Dataset: r.Dataset, Key: r.chunkPrefix(n) + "rows.parquet", Form: datafile.Enveloped}
 }
 
 // attempt takes a run up where it is and carries it to its end.
@@ -276,7 +277,7 @@ type chunkWriter struct {
 	s *Service
 	r *Run
 
-	file  dataset.FileWriter
+	file  datafile.Writer
 	pq    *table.FileWriter
 	began time.Time
 	at    source.Position

@@ -21,6 +21,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/dataset/datasetsql"
 	"github.com/falaj-ml/falaj/internal/dataset/datasettest"
+	"github.com/falaj-ml/falaj/internal/dataset/expectation"
 	"github.com/falaj-ml/falaj/internal/dataset/ingestion"
 	"github.com/falaj-ml/falaj/internal/dataset/ingestion/ingestionsql"
 	"github.com/falaj-ml/falaj/internal/dataset/source"
@@ -495,14 +496,14 @@ func TestPositionsAreSealed(t *testing.T) {
 // A rejected version does not move the position: what is corrected is read again.
 func TestRejectedRowsAreReadAgain(t *testing.T) {
 	w := newWorld(t)
-	w.h.Declare(t, "orders", dataset.Spec{Expectations: []dataset.Expectation{{Check: "not_null", Column: "value"}}})
+	w.h.Declare(t, "orders", dataset.Spec{Expectations: []expectation.Rule{{Check: "not_null", Column: "value"}}})
 	fill(w, 5)
 	w.apply(t, spec(source.Incremental))
 	if r := w.ingest(t, false); r.State != ingestion.Succeeded {
 		t.Fatalf("%+v", r)
 	}
 	w.driver.rows = append(w.driver.rows, row{id: 9, seq: 9, value: "x"})
-	w.h.Declare(t, "orders", dataset.Spec{Expectations: []dataset.Expectation{{Check: "row_count", Max: 5.0}}})
+	w.h.Declare(t, "orders", dataset.Spec{Expectations: []expectation.Rule{{Check: "row_count", Max: 5.0}}})
 	r := w.ingest(t, false)
 	if r.State != ingestion.Failed || !strings.Contains(r.Error, "rejected") || r.Version != 2 {
 		t.Fatalf("%+v", r)
@@ -693,7 +694,7 @@ func TestReferencesAreAsked(t *testing.T) {
 	if _, err := w.h.Writes.Create(datasettest.Context(t), dataset.CreateRequest{Project: p, Name: "customers", Rows: rows, Producer: dataset.Producer{Kind: "test"}}); err != nil {
 		t.Fatal(err)
 	}
-	w.h.Declare(t, "orders", dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.Refers, Column: "id", In: &dataset.Target{Dataset: "customers", Column: "id"}}}})
+	w.h.Declare(t, "orders", dataset.Spec{Expectations: []expectation.Rule{{Check: expectation.Refers, Column: "id", In: &expectation.Target{Dataset: "customers", Column: "id"}}}})
 	w.apply(t, spec(source.Full))
 	if r := w.ingest(t, false); r.State != ingestion.Succeeded {
 		t.Fatalf("%+v", r)

@@ -13,6 +13,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/dataset/datafile"
 	"github.com/falaj-ml/falaj/internal/dataset/source"
 	"github.com/falaj-ml/falaj/internal/dataset/table"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -371,7 +372,7 @@ func (m *merged) Release() {
 // chunkReader reads a chunk.
 type chunkReader struct {
 	array.RecordReader
-	file dataset.FileReader
+	file datafile.Reader
 }
 
 func (c *chunkReader) close() {

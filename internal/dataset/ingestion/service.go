@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/dataset"
+	"github.com/falaj-ml/falaj/internal/dataset/datafile"
 	"github.com/falaj-ml/falaj/internal/dataset/source"
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -42,7 +43,7 @@ type Config struct {
 	Store      Store
 	Authorizer Authorizer
 	Datasets   dataset.Services
-	Files      dataset.Files // of chunks
+	Files      datafile.Store // of chunks
 	Secrets    Secrets
 	Ring       Ring                     // for positions
 	Drivers    map[string]source.Driver // by kind

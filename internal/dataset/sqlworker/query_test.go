@@ -14,6 +14,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/dataset/child"
 	"github.com/falaj-ml/falaj/internal/dataset/datasettest"
+	"github.com/falaj-ml/falaj/internal/dataset/expectation"
 	"github.com/falaj-ml/falaj/internal/dataset/sqlworker"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
@@ -271,7 +272,7 @@ func TestDoors(t *testing.T) {
 		t.Error(err)
 	}
 	rejected := datasettest.New(t, nil)
-	rejected.Declare(t, "r", dataset.Spec{Expectations: []dataset.Expectation{{Check: dataset.RowCount, Min: 5.0}}})
+	rejected.Declare(t, "r", dataset.Spec{Expectations: []expectation.Rule{{Check: expectation.RowCount, Min: 5.0}}})
 	if _, err := rejected.Writes.Import(ctx, dataset.ImportRequest{Project: project, Name: "r", Body: strings.NewReader("x\n1\n")}); err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/dataset/datasettest"
+	"github.com/falaj-ml/falaj/internal/dataset/expectation"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
@@ -169,8 +170,8 @@ const (
 // secret is sealed.
 func (w *world) weather(t *testing.T) {
 	t.Helper()
-	warm := dataset.Expectation{Check: dataset.Between, Column: "temp", Min: -100, Max: 100}
-	w.Put(t, "weather", dataset.Spec{Protection: dataset.Open, Expectations: []dataset.Expectation{warm}}, first)
+	warm := expectation.Rule{Check: expectation.Between, Column: "temp", Min: -100, Max: 100}
+	w.Put(t, "weather", dataset.Spec{Protection: dataset.Open, Expectations: []expectation.Rule{warm}}, first)
 	for _, c := range []struct {
 		file  string
 		state dataset.State

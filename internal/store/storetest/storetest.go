@@ -111,6 +111,7 @@ func Run(t *testing.T, open Open) {
 		{"Trim", trim},
 		{"Cursors", cursors},
 		{"Leases", leases},
+		{"LeaseRetaken", leaseRetaken},
 		{"LeaseTakeover", leaseTakeover},
 		{"Idempotency", idempotency},
 		{"Fairness", fairness},
@@ -1115,6 +1116,49 @@ func leases(t *subject) {
 	}
 	want := map[string]int64{"by a": int64(a.Epoch() & math.MaxInt64), "by b": int64(b.Epoch() & math.MaxInt64)}
 	if diff := cmp.Diff(want, items(t, db)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// leaseRetaken: a process takes over what its predecessor of the same name holds, and nobody else's.
+func leaseRetaken(t *subject) {
+	db := t.db
+	ctx := t.Context()
+	first, err := db.Retake(ctx, "place/é 1", "a", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Retake(ctx, "place/é 1", "b", time.Hour); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "a holds") {
+		t.Errorf("another holder: %v", err)
+	}
+	second, err := db.Retake(ctx, "place/é 1", "a", time.Hour)
+	if err != nil {
+		t.Fatalf("the same holder: %v", err)
+	}
+	if err := first.Renew(ctx); !fault.Is(err, fault.Conflict) {
+		t.Errorf("the predecessor renews: %v", err)
+	}
+	if _, err := db.Retake(ctx, "place/2", "c", time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	held := func(prefix string) map[string]string {
+		t.Helper()
+		got, err := db.Holders(ctx, prefix)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	if diff := cmp.Diff(map[string]string{"é 1": "a", "2": "c"}, held("place/")); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff(map[string]string{" 1": "a"}, held("place/é")); diff != "" {
+		t.Error(diff)
+	}
+	if err := second.Release(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]string{"2": "c"}, held("place/")); diff != "" {
 		t.Error(diff)
 	}
 }

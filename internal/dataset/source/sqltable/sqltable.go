@@ -27,6 +27,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset/source"
 	"github.com/falaj-ml/falaj/internal/dataset/table"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/store"
 )
 
 // Dialect is how a database differs from others.
@@ -130,7 +131,7 @@ func Open(ctx context.Context, db *sql.DB, d Dialect, o source.Database, r sourc
 	defer func() {
 		if err != nil {
 			_ = s.Close()
-			err = s.explain(err)
+			err = s.explain(ctx, err)
 		}
 	}()
 	// The context of a transaction ends it: this one is the reader's, not Open's.
@@ -457,7 +458,7 @@ func (s *reader) Next(ctx context.Context) (arrow.RecordBatch, source.Position, 
 			break
 		}
 		if err := s.rows.Scan(targets...); err != nil {
-			return nil, nil, s.explain(err)
+			return nil, nil, s.explain(ctx, err)
 		}
 		s.read++
 		if err := s.distinct(); err != nil {
@@ -472,7 +473,7 @@ func (s *reader) Next(ctx context.Context) (arrow.RecordBatch, source.Position, 
 			if ctx.Err() != nil {
 				err = ctx.Err()
 			}
-			return nil, nil, s.explain(err)
+			return nil, nil, s.explain(ctx, err)
 		}
 		if s.build.Rows() == 0 {
 			return nil, nil, io.EOF
@@ -559,17 +560,23 @@ func (s *reader) Close() error {
 	return s.db.Close()
 }
 
-// explain puts an error into words.
-func (s *reader) explain(err error) error { return Explain(s.d, s.o.Host, err) }
+// explain puts an error of a call with ctx into words.
+func (s *reader) explain(ctx context.Context, err error) error {
+	return Explain(s.d, s.o.Host, store.Ended(ctx, err))
+}
 
 // Explain puts an error of a database or its network into words.
 func Explain(d Dialect, host string, err error) error {
 	var known *fault.Error
-	if err == nil || errors.As(err, &known) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		if err != nil && known != nil {
-			return known
-		}
-		return err
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &known):
+		return known
+	case errors.Is(err, context.Canceled):
+		return fmt.Errorf("reading from %s was cancelled: %w", host, context.Canceled)
+	case errors.Is(err, context.DeadlineExceeded):
+		return fault.New(fault.Timeout, "reading from %s timed out: %w", host, context.DeadlineExceeded)
 	}
 	if said := d.Explain(err); said != nil {
 		return said
