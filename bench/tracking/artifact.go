@@ -31,62 +31,57 @@ func (p *pattern) Read(b []byte) (int, error) {
 }
 
 // artifact sends a large file up and down.
-func (b *bench) artifact(ctx context.Context) error {
+func (b *bench) artifact(ctx context.Context, _ string, _ size, ours, theirs *side) error {
 	size := int64(800 << 20)
 	if b.Quick {
 		size = 8 << 20
 	}
-	return b.both(ctx, "SQLite", little(), func(ours, theirs *side) error {
-		sides := []*side{ours}
-		if theirs != nil {
-			sides = append(sides, theirs)
-		}
-		up, down, grown := map[*side][]float64{}, map[*side][]float64{}, map[*side]float64{}
-		for round := range min(b.Rounds, 3) {
-			for _, s := range sides {
-				c := s.caller(fmt.Sprintf("artifact-%d", round))
-				c.http.Timeout = 10 * time.Minute
-				run, err := c.newRun(ctx, b.cases[0])
-				if err != nil {
+	sides := []*side{ours}
+	if theirs != nil {
+		sides = append(sides, theirs)
+	}
+	up, down, grown := map[*side][]float64{}, map[*side][]float64{}, map[*side]float64{}
+	for round := range min(b.Rounds, 3) {
+		for _, s := range sides {
+			c := s.caller(fmt.Sprintf("artifact-%d", round))
+			c.http.Timeout = 10 * time.Minute
+			run, err := c.newRun(ctx, b.cases[0])
+			if err != nil {
+				return err
+			}
+			path := "/api/2.0/mlflow-artifacts/artifacts/1/" + run + "/artifacts/big.bin"
+			stop := s.watch()
+			for _, way := range []string{http.MethodPut, http.MethodGet} {
+				began := time.Now()
+				if err := c.carry(ctx, way, path, size); err != nil {
 					return err
 				}
-				path := "/api/2.0/mlflow-artifacts/artifacts/1/" + run + "/artifacts/big.bin"
-				stop := s.watch()
-				for _, way := range []string{http.MethodPut, http.MethodGet} {
-					began := time.Now()
-					if err := c.carry(ctx, way, path, size); err != nil {
-						return err
-					}
-					speed := float64(size) / (1 << 20) / time.Since(began).Seconds()
-					if way == http.MethodPut {
-						up[s] = append(up[s], speed)
-					} else {
-						down[s] = append(down[s], speed)
-					}
-				}
-				grown[s] = max(grown[s], stop())
-				req := request{Name: "delete", Method: http.MethodDelete, Path: path}
-				if _, _, err := c.ask(ctx, req, "", ""); err != nil {
-					b.Say("%v", err)
+				speed := float64(size) / (1 << 20) / time.Since(began).Seconds()
+				if way == http.MethodPut {
+					up[s] = append(up[s], speed)
+				} else {
+					down[s] = append(down[s], speed)
 				}
 			}
-		}
-		add := func(name, unit, better string, aim *harness.Aim, value func(*side) float64) {
-			row := harness.Row{Name: fmt.Sprintf("artifact of %d MiB: %s", size>>20, name), Unit: unit, Better: better, Ours: harness.Value(value(ours)), Aim: aim, Note: b.absent}
-			if theirs != nil {
-				row.Theirs, row.Peer = harness.Value(value(theirs)), "`mlflow server`, which does not encrypt"
+			grown[s] = max(grown[s], stop())
+			req := request{Name: "delete", Method: http.MethodDelete, Path: path}
+			if _, _, err := c.ask(ctx, req, "", ""); err != nil {
+				b.Say("%v", err)
 			}
-			b.Add(row)
 		}
-		add("up", "MiB/s", harness.Higher, nil, func(s *side) float64 { return harness.Median(up[s]) })
-		add("down", "MiB/s", harness.Higher, nil, func(s *side) float64 { return harness.Median(down[s]) })
-		add("RssAnon grows by at most", "MiB", harness.Lower, &harness.Aim{Value: harness.Value(64)}, func(s *side) float64 { return grown[s] })
-		return nil
-	})
+	}
+	add := func(name, unit, better string, aim *harness.Aim, value func(*side) float64) {
+		row := harness.Row{Name: fmt.Sprintf("artifact of %d MiB: %s", size>>20, name), Unit: unit, Better: better, Ours: harness.Value(value(ours)), Aim: aim, Note: b.absent}
+		if theirs != nil {
+			row.Theirs, row.Peer = harness.Value(value(theirs)), "`mlflow server`, which does not encrypt"
+		}
+		b.Add(row)
+	}
+	add("up", "MiB/s", harness.Higher, nil, func(s *side) float64 { return harness.Median(up[s]) })
+	add("down", "MiB/s", harness.Higher, nil, func(s *side) float64 { return harness.Median(down[s]) })
+	add("RssAnon grows by at most", "MiB", harness.Lower, &harness.Aim{Value: harness.Value(64)}, func(s *side) float64 { return grown[s] })
+	return nil
 }
-
-// size2 is a little.
-func little() size { return size{20, 2, 5} }
 
 func (c *caller) carry(ctx context.Context, method, path string, size int64) error {
 	var body io.Reader

@@ -243,8 +243,8 @@ func (s *side) crowd(ctx context.Context, cases []request, rounds int, tag strin
 // logged is about what Falaj's SQLite writes to its log for a batch of ten: 35 pages.
 const logged = 140 << 10
 
-// requests measures the recorded requests on a database.
-func (b *bench) requests(database string) func(context.Context) error {
+// requests is a step on a database with contents, by callers on the other core.
+func (b *bench) requests(database string, all ...measurement) func(context.Context) error {
 	return func(ctx context.Context) error {
 		size := b.contents()
 		if database == "PostgreSQL" && !b.Quick {
@@ -257,7 +257,14 @@ func (b *bench) requests(database string) func(context.Context) error {
 			}
 			defer undo()
 		}
-		err := b.both(ctx, database, size, func(ours, theirs *side) error { return b.measure(ctx, database, size, ours, theirs) })
+		err := b.both(ctx, database, size, func(ours, theirs *side) error {
+			for _, do := range all {
+				if err := do(ctx, database, size, ours, theirs); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
 		if database == "PostgreSQL" && err != nil && ctx.Err() == nil {
 			b.Add(harness.Row{Name: database, Unit: "ms", Better: harness.Lower, Note: "not measured: " + firstLine(err)})
 			return nil
@@ -271,6 +278,7 @@ func firstLine(err error) string {
 	return line
 }
 
+// measure measures the recorded requests.
 func (b *bench) measure(ctx context.Context, database string, size size, ours, theirs *side) error {
 	sides := []*side{ours}
 	if theirs != nil {

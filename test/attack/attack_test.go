@@ -11,13 +11,13 @@ import (
 	"compress/gzip"
 	"context"
 	"encoding/json"
+	"errors"
 	"maps"
 	"net/http"
 	"net/url"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/falaj-ml/falaj/client"
 	"github.com/falaj-ml/falaj/test/live"
@@ -149,20 +149,13 @@ func refusals(t *testing.T, c *client.Client, filter url.Values) []entry {
 // audit log shows an entry within about a second of the act.
 func eventually(t *testing.T, missing func() string) {
 	t.Helper()
-	look := time.NewTicker(100 * time.Millisecond)
-	defer look.Stop()
-	late := time.NewTimer(live.Wait)
-	defer late.Stop()
-	for {
+	ctx, stop := context.WithTimeout(t.Context(), live.Wait)
+	defer stop()
+	if err := live.Until(ctx, func() (bool, error) {
 		what := missing()
-		if what == "" {
-			return
-		}
-		select {
-		case <-look.C:
-		case <-late.C:
-			t.Fatal(what)
-		}
+		return what == "", errors.New(what)
+	}); err != nil {
+		t.Fatal(err)
 	}
 }
 

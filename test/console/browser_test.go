@@ -71,8 +71,9 @@ func open(t *testing.T, base string) *browser {
 		cancel()
 		chromedp.FromContext(ctx).Allocator.Wait()
 	})
-	ctx, late := context.WithTimeout(ctx, 3*live.Wait)
-	t.Cleanup(late)
+	if err := chromedp.Run(ctx); err != nil { // starts it
+		t.Fatal(err)
+	}
 	b := &browser{t: t, ctx: ctx, base: base}
 	chromedp.ListenTarget(ctx, b.heard)
 	t.Cleanup(b.check)
@@ -140,7 +141,9 @@ func (b *browser) check() {
 // do runs actions in order.
 func (b *browser) do(actions ...chromedp.Action) {
 	b.t.Helper()
-	if err := chromedp.Run(b.ctx, actions...); err != nil {
+	ctx, late := context.WithTimeout(b.ctx, live.Wait)
+	defer late()
+	if err := chromedp.Run(ctx, actions...); err != nil {
 		var text string
 		_ = chromedp.Run(b.ctx, chromedp.Evaluate(`location.href + "\n" + document.body.innerText`, &text))
 		b.check()
@@ -164,7 +167,7 @@ func (b *browser) see(words ...string) {
 // until waits until an expression is true.
 func (b *browser) until(expression string) {
 	b.t.Helper()
-	poll := chromedp.Poll(expression, nil, chromedp.WithPollingTimeout(live.Wait/4), chromedp.WithPollingInterval(50*time.Millisecond))
+	poll := chromedp.Poll(expression, nil, chromedp.WithPollingTimeout(live.Wait), chromedp.WithPollingInterval(50*time.Millisecond))
 	for range 5 {
 		// On a busy machine the page that was left may be asked, and is gone.
 		if err := chromedp.Run(b.ctx, poll); err == nil {
@@ -202,7 +205,7 @@ var pages = map[string]string{
 func (b *browser) visit(key string) {
 	b.t.Helper()
 	there := fmt.Sprintf("/^\\/console\\/p\\/[^/]+$/.test(location.pathname.replace(%q, ''))&&location.pathname.endsWith(%q)", pages[key], pages[key])
-	for range 10 {
+	for range 40 {
 		b.press("g", key)
 		if chromedp.Run(b.ctx, chromedp.Poll(there, nil, chromedp.WithPollingTimeout(live.Wait/40), chromedp.WithPollingInterval(50*time.Millisecond))) == nil {
 			return

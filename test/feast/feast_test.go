@@ -254,7 +254,7 @@ func (w world) run(t *testing.T, script, dir string) {
 		w.Must(w.C.Do(t.Context(), http.MethodPost, "/api/v1/tokens", map[string]any{"project": w.Name, "name": "feast-" + role, "role": role, "expires_in": "24h"}, &made))
 		return made.Text("secret")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), live.Wait)
+	ctx, cancel := context.WithTimeout(t.Context(), live.WaitProgram)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, w.python, filepath.Join(w.s.Bin.Root, "internal", "httpapi", "feast", "testdata", script))
 	cmd.Dir = dir

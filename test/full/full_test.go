@@ -187,20 +187,13 @@ func (w *world) accepted(t *testing.T) {
 
 func eventually(t *testing.T, try func() error) {
 	t.Helper()
-	look := time.NewTicker(100 * time.Millisecond)
-	defer look.Stop()
-	late := time.NewTimer(live.Wait)
-	defer late.Stop()
-	for {
+	ctx, stop := context.WithTimeout(t.Context(), live.Wait)
+	defer stop()
+	if err := live.Until(ctx, func() (bool, error) {
 		err := try()
-		if err == nil {
-			return
-		}
-		select {
-		case <-look.C:
-		case <-late.C:
-			t.Fatal(err)
-		}
+		return err == nil, err
+	}); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -429,7 +422,7 @@ func TestReserve(t *testing.T) {
 	}
 	short, long := w.job(t, "/bin/sleep", "1"), w.job(t, "/bin/sleep", "3600")
 	w.runs(t, long)
-	live.Fill(t, d.Root, 16<<20)
+	live.Fill(t, d.Root, 20<<20) // the database's log takes a few before the job ends
 	w.refused(t, "lower limits.free")
 	if state := w.ends(t, short); state != "succeeded" {
 		t.Errorf("a job that was running %s: %s", state, w.reason(t, short))

@@ -48,7 +48,7 @@ func python(t *testing.T, s *live.Server) string {
 
 func script(t *testing.T, python, name, stdin string, env ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), live.Wait)
+	ctx, cancel := context.WithTimeout(t.Context(), live.WaitProgram)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, python, filepath.Join("testdata", name))
 	cmd.Env = append(os.Environ(), env...)

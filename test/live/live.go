@@ -39,6 +39,10 @@ import (
 // beside others on a small machine.
 const Wait = 2 * time.Minute
 
+// WaitProgram is the longest that a program of others is waited for: one in Python may
+// import its packages for minutes there.
+const WaitProgram = 5 * Wait
+
 // Server is one data directory and the server on it. Not safe for concurrent
 // Start, Kill and Stop.
 type Server struct {

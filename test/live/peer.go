@@ -66,12 +66,10 @@ func Address(tb testing.TB) (address, port string) {
 }
 
 // Peer starts another server, waits until it is ready, and ends it, and all that it
-// started, with the test. It has within to become ready, and is told to end before it is
-// killed where it is polite.
+// started, with the test. It is told to end before it is killed where it is polite.
 type Peer struct {
 	*exec.Cmd
 	Ready  func(ctx context.Context) bool
-	Within time.Duration // Wait when it is 0
 	Polite bool
 }
 
@@ -103,11 +101,7 @@ func (p Peer) Start(tb testing.TB) {
 		}
 		kill()
 	})
-	within := p.Within
-	if within == 0 {
-		within = Wait
-	}
-	late := time.NewTimer(within)
+	late := time.NewTimer(WaitProgram)
 	defer late.Stop()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()

@@ -3,6 +3,7 @@ package live
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"errors"
@@ -13,6 +14,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -79,21 +81,57 @@ func (p *Project) Eventually(what string, so func() (bool, error)) {
 // Within asks again until it is so, for as long as d.
 func (p *Project) Within(d time.Duration, what string, so func() (bool, error)) {
 	p.T.Helper()
-	timeout := time.NewTimer(d)
-	defer timeout.Stop()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.T.Context()), d) // also while the test ends
+	defer cancel()
+	if err := Until(ctx, so); err != nil {
+		p.T.Fatalf("%s: not after %s: %v", what, d, err)
+	}
+}
+
+// Until asks again until it is so, or ctx ends: then it gives the last error. Its pauses
+// grow with the time that it has waited, to a second, because each question takes time of
+// the machine from what is waited for.
+func Until(ctx context.Context, so func() (bool, error)) error {
+	for began := time.Now(); ; {
 		ok, err := so()
 		if ok {
-			return
+			return nil
 		}
+		pause := time.NewTimer(min(max(time.Since(began)/10, 20*time.Millisecond), time.Second))
 		select {
-		case <-tick.C:
-		case <-timeout.C:
-			p.T.Fatalf("%s: not after %s: %v", what, d, err)
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return cmp.Or(err, ctx.Err())
 		}
 	}
+}
+
+// Load has clients call ask again and again until stop, or until ask says false. They pause
+// between calls, which leaves the machine to what is tested. stop waits for them.
+func Load(tb testing.TB, clients int, ask func(client, n int) bool) (stop func()) {
+	tb.Helper()
+	done := make(chan struct{})
+	var all sync.WaitGroup
+	for c := range clients {
+		all.Go(func() {
+			pause := time.NewTicker(5 * time.Millisecond)
+			defer pause.Stop()
+			for n := 0; ask(c, n); n++ {
+				select {
+				case <-done:
+					return
+				case <-pause.C:
+				}
+			}
+		})
+	}
+	stop = sync.OnceFunc(func() {
+		close(done)
+		all.Wait()
+	})
+	tb.Cleanup(stop)
+	return stop
 }
 
 // Ends waits for the end of a job, which must be in this state then.

@@ -276,7 +276,7 @@ func wrongWebhooks(p *pond) {
 			if !strings.Contains(body, `"type":"dev.falaj.monitor.drifted"`) || !strings.Contains(body, p.Name) {
 				t.Errorf("%s", body)
 			}
-		case <-time.After(time.Minute):
+		case <-time.After(live.Wait):
 			t.Fatal("what drifted is not told")
 		}
 	}

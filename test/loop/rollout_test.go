@@ -112,34 +112,24 @@ func nothingLostOrMixed(p *pond) {
 	t := p.T
 	p.threeVersions()
 	const clients = 8
-	stop := make(chan struct{})
 	var asked atomic.Int64
-	var all sync.WaitGroup
 	ids := make([][]string, clients)
-	for n := range clients {
-		all.Go(func() {
-			for i := 0; ; i++ {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				x := float64(n + clients*(i%100))
-				a, err := p.Infer(p.C, "m", map[string]any{"route_key": strconv.Itoa(i % 50)}, live.Tensor("X", "FP32", []float64{x, 7}, 1, 2))
-				if err != nil {
-					t.Errorf("client %d: %v", n, err)
-					return
-				}
-				v, err := strconv.ParseFloat(a.Version, 64)
-				if err != nil || a.Score() != 1000*v+x {
-					t.Errorf("version %s answered %v to %v", a.Version, a.Score(), x)
-					return
-				}
-				ids[n] = append(ids[n], a.ID)
-				asked.Add(1)
-			}
-		})
-	}
+	stop := live.Load(t, clients, func(n, i int) bool {
+		x := float64(n + clients*(i%100))
+		a, err := p.Infer(p.C, "m", map[string]any{"route_key": strconv.Itoa(i % 50)}, live.Tensor("X", "FP32", []float64{x, 7}, 1, 2))
+		if err != nil {
+			t.Errorf("client %d: %v", n, err)
+			return false
+		}
+		v, err := strconv.ParseFloat(a.Version, 64)
+		if err != nil || a.Score() != 1000*v+x {
+			t.Errorf("version %s answered %v to %v", a.Version, a.Score(), x)
+			return false
+		}
+		ids[n] = append(ids[n], a.ID)
+		asked.Add(1)
+		return true
+	})
 	more := func() { // some requests under what was just done
 		until := asked.Load() + 150
 		p.Eventually("requests stand still", func() (bool, error) { return asked.Load() >= until || t.Failed(), nil })
@@ -170,8 +160,7 @@ func nothingLostOrMixed(p *pond) {
 		p.Apply(three)
 		more()
 	}
-	close(stop)
-	all.Wait()
+	stop()
 	if t.Failed() {
 		return
 	}

@@ -378,6 +378,6 @@ func startMLflow(t *testing.T, python string) *server {
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "HOME="+dir, "MLFLOW_DISABLE_TELEMETRY=true", "DO_NOT_TRACK=true", "GIT_PYTHON_REFRESH=quiet", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false",
 		"MLFLOW_WEBHOOK_ALLOW_PRIVATE_IPS=true", "MLFLOW_WEBHOOK_ALLOWED_SCHEMES=https,http")
-	live.Peer{Cmd: cmd, Ready: live.Answers("http://" + address + "/health"), Within: 2 * live.Wait}.Start(t) // it makes its tables first
+	live.Peer{Cmd: cmd, Ready: live.Answers("http://" + address + "/health")}.Start(t)
 	return &server{url: "http://" + address, saved: map[string]string{}, dir: dir}
 }

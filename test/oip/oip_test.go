@@ -137,7 +137,7 @@ func begin(t *testing.T) *world {
 // run runs a script of testdata and gives what it writes.
 func (w *world) run(t *testing.T, python, script string, args ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), live.Wait)
+	ctx, cancel := context.WithTimeout(t.Context(), live.WaitProgram)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, python, append([]string{filepath.Join("testdata", script)}, args...)...)
 	cmd.Env = append(os.Environ(), w.env...)

@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -249,40 +248,25 @@ serving:
 		}
 		return strconv.ParseFloat(fmt.Sprint(a.Outputs[0].Data[1]), 64)
 	}
-	done := make(chan struct{})
-	var all sync.WaitGroup
 	var good, bad atomic.Int64
-	for g := range 8 {
-		all.Go(func() {
-			for i := 0; ; i++ {
-				select {
-				case <-done:
-					return
-				default:
-				}
-				x := float32(g*10_000 + i%10_000)
-				y, err := ask(x)
-				switch {
-				case err == nil && y == float64(2*x+1):
-					good.Add(1)
-				case err == nil:
-					t.Errorf("%v was answered %v", x, y)
-				case strings.Contains(err.Error(), "remote near"):
-					bad.Add(1)
-				default:
-					t.Errorf("%v: %v", x, err)
-				}
-			}
-		})
-	}
+	stop := live.Load(t, 8, func(c, n int) bool {
+		x := float32(c*10_000 + n%10_000)
+		y, err := ask(x)
+		switch {
+		case err == nil && y == float64(2*x+1):
+			good.Add(1)
+		case err == nil:
+			t.Errorf("%v was answered %v", x, y)
+		case strings.Contains(err.Error(), "remote near"):
+			bad.Add(1)
+		default:
+			t.Errorf("%v: %v", x, err)
+		}
+		return true
+	})
 	until := func(what string, f func() bool) {
 		t.Helper()
-		for limit := time.Now().Add(live.Wait); !f(); <-time.After(20 * time.Millisecond) {
-			if time.Now().After(limit) {
-				close(done)
-				t.Fatalf("%s: never", what)
-			}
-		}
+		here.Eventually(what, func() (bool, error) { return f(), nil })
 	}
 	state := func() string {
 		var d client.Object
@@ -298,8 +282,7 @@ serving:
 	from = good.Load()
 	until("it comes back", func() bool { return good.Load() > from+200 })
 	until("the deployment is ready", func() bool { return strings.HasPrefix(state(), "ready") })
-	close(done)
-	all.Wait()
+	stop()
 	t.Logf("%d answers, %d refusals", good.Load(), bad.Load())
 
 	metrics, err := http.NewRequestWithContext(t.Context(), http.MethodGet, ours.URL+"/metrics", nil)

@@ -77,7 +77,7 @@ func TestOptimize(t *testing.T) {
 		p.Must(p.C.Do(t.Context(), http.MethodPost, p.Path("models/"+model+"/versions/1/optimize"), body, &job))
 		id := job.Text("id")
 		p.Within(10*time.Minute, "the job does not end", func() (bool, error) {
-			err := p.C.Do(t.Context(), http.MethodGet, p.Path("jobs/"+id), nil, &job)
+			err := p.C.Do(t.Context(), http.MethodGet, p.Path("jobs/"+id+"?wait=20s"), nil, &job)
 			return slices.Contains([]string{"succeeded", "failed", "cancelled"}, job.Text("state")), err
 		})
 		if err := p.C.Do(t.Context(), http.MethodGet, p.Path("jobs/"+id+"/optimization"), nil, &r); err != nil {

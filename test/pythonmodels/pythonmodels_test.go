@@ -53,7 +53,7 @@ func TestPythonModels(t *testing.T) {
 	s := live.New(t, "")
 	w := &world{}
 	w.calls, _ = live.Address(t)
-	s.Args, s.Env = []string{"--grpc", w.calls}, append(s.Env, "FALAJ_SERVING_LOAD_TIMEOUT=60s")
+	s.Args, s.Env = []string{"--grpc", w.calls}, append(s.Env, "FALAJ_SERVING_LOAD_TIMEOUT=2m")
 	s.Up(t)
 	w.Project = s.Project(t, "snakes")
 

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -85,31 +84,20 @@ func TestPools(t *testing.T) {
 	if n := len(w.replicas()); n != 2 || len(w.processes()) != 1 {
 		t.Fatalf("%d replicas on the pool, %d at the server", n, len(w.processes()))
 	}
-	var all sync.WaitGroup
-	var answered, parted, other atomic.Int64
-	done := make(chan struct{})
-	for c := range 6 {
-		all.Go(func() {
-			for n := 0; ; n++ {
-				select {
-				case <-done:
-					return
-				default:
-				}
-				x, y := float64(c), float64(n%50)
-				a, err := w.Infer(w.C, "d", nil, live.Tensor("X", "FP32", []float64{x, y}, 1, 2))
-				switch {
-				case err == nil && len(a.Outputs) > 0:
-					answered.Add(1)
-				case err != nil && strings.Contains(err.Error(), "the model's replica ended"):
-					parted.Add(1)
-				default:
-					other.Add(1)
-					t.Error(err)
-				}
-			}
-		})
-	}
+	var answered, parted atomic.Int64
+	const clients = 6
+	stop := live.Load(t, clients, func(c, n int) bool {
+		a, err := w.Infer(w.C, "d", nil, live.Tensor("X", "FP32", []float64{float64(c), float64(n % 50)}, 1, 2))
+		switch {
+		case err == nil && len(a.Outputs) > 0:
+			answered.Add(1)
+		case err != nil && strings.Contains(err.Error(), "the model's replica ended"):
+			parted.Add(1)
+		default:
+			t.Error(err)
+		}
+		return true
+	})
 	for range 2 {
 		pids := w.replicas()
 		if len(pids) == 0 {
@@ -118,10 +106,9 @@ func TestPools(t *testing.T) {
 		w.Must(syscall.Kill(pids[0], syscall.SIGKILL))
 		w.Eventually("it is not replaced", func() (bool, error) { return w.on("far") == 2 && len(w.replicas()) == 2, nil })
 	}
-	close(done)
-	all.Wait()
+	stop()
 	t.Logf("%d answers, %d lost with a replica", answered.Load(), parted.Load())
-	if n := parted.Load(); n > 2*6 || answered.Load() == 0 {
+	if n := parted.Load(); n > 2*clients || answered.Load() == 0 {
 		t.Errorf("%d requests failed for two lost replicas, of %d", n, answered.Load())
 	}
 	w.Must(w.Kill())

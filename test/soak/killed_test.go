@@ -26,7 +26,7 @@ func TestKilledServerLeavesNoGroups(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := &world{s: s, admin: s.Client(t)}
-	w.prepare(t)
+	s.Project(t, project) // without a deployment, whose model has a group of its own
 	ctx, cancel := context.WithTimeout(t.Context(), live.Wait)
 	defer cancel()
 	asked := make(chan struct{})

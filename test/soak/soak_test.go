@@ -30,7 +30,7 @@ import (
 )
 
 var (
-	lasts = flag.Duration("for", 40*time.Second, "how long the load lasts")
+	lasts = flag.Duration("for", 0, fmt.Sprintf("how long the load lasts; 0 is %d rounds, however long they take", samples*roundsPerSample))
 	table = flag.String("table", "", "file for the table of what was measured, as Markdown")
 )
 
@@ -39,6 +39,8 @@ const (
 	base    = "/api/v1/projects/" + project
 	mlflow  = "/api/2.0/mlflow"
 	samples = 24
+
+	roundsPerSample = 2 // of a load that lasts for no given time
 )
 
 // figure is what is measured, and the most that it may grow by a unit of work. A unit is
@@ -88,17 +90,13 @@ func TestNothingGrowsWithoutARetention(t *testing.T) {
 	}
 	measured := [][]float64{w.measure()}
 	began := time.Now()
-	for next := *lasts / samples; ; {
-		w.round(t)
-		if spent := time.Since(began); spent >= next {
-			measured = append(measured, w.measure())
-			next = spent + *lasts/samples
-			if spent >= *lasts {
-				break
-			}
+	for n := 1; n <= samples; n++ {
+		for round := 0; round < roundsPerSample || time.Since(began) < time.Duration(n)**lasts/samples; round++ {
+			w.round(t)
 		}
+		measured = append(measured, w.measure())
 	}
-	w.report(t, measured)
+	w.report(t, measured, time.Since(began))
 }
 
 // manifests are what the load needs. Of the queue's quota there is enough for one job.
@@ -258,7 +256,7 @@ func (w *world) measure() []float64 {
 }
 
 // report fits the lines over the second half, where nothing warms up any more.
-func (w *world) report(t *testing.T, measured [][]float64) {
+func (w *world) report(t *testing.T, measured [][]float64, spent time.Duration) {
 	t.Helper()
 	half := measured[len(measured)/2:]
 	var text strings.Builder
@@ -271,13 +269,10 @@ func (w *world) report(t *testing.T, measured [][]float64) {
 			t.Errorf("%s grow by %.3f with each unit of work, at most %g are explained", f.name, by, f.most)
 		}
 	}
-	fmt.Fprintf(&text, "\n%d units of work in %s, with %d bytes that clients sent to be kept; %d jobs were preempted.\n", w.units, *lasts, w.payload, w.preempted)
+	fmt.Fprintf(&text, "\n%d units of work in %s, with %d bytes that clients sent to be kept; %d jobs were preempted.\n", w.units, spent.Round(time.Second), w.payload, w.preempted)
 	t.Logf("%s", text.String())
 	if w.preempted == 0 {
 		t.Error("no job was preempted")
-	}
-	if w.units < 20 {
-		t.Errorf("only %d units of work were done: the test tests nothing", w.units)
 	}
 	if *table != "" {
 		if err := os.WriteFile(*table, []byte(text.String()), 0o600); err != nil {

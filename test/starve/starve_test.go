@@ -62,7 +62,7 @@ func TestStarve(t *testing.T) {
 		if r.Encoding != "" {
 			q.Header.Set("Content-Encoding", r.Encoding)
 		}
-		a, err := (&http.Client{Timeout: time.Minute}).Do(q)
+		a, err := (&http.Client{Timeout: live.Wait}).Do(q)
 		if err != nil {
 			return 0, "", err
 		}
@@ -71,12 +71,15 @@ func TestStarve(t *testing.T) {
 		return a.StatusCode, string(b), err
 	}
 
+	// The attackers attack twice, and on while the other principal has few answers.
+	const enough = 10
+	var answers atomic.Int64
 	var attackers sync.WaitGroup
 	for i := range 3 {
 		secret := token(fmt.Sprintf("attacker%d", i))
 		for name, r := range attacks {
 			attackers.Go(func() {
-				for range 2 {
+				for n := 0; n < 2 || answers.Load() < enough && !t.Failed(); n++ {
 					status, text, err := send(t.Context(), secret, http.MethodPost, r)
 					if err != nil {
 						t.Logf("%s: %v", name, err) // the connection was ended before all was sent
@@ -91,22 +94,22 @@ func TestStarve(t *testing.T) {
 	}
 	quiet := token("quiet")
 	var over atomic.Bool
-	answered := make(chan int)
-	go func() {
-		n := 0
-		for ; !over.Load(); n++ {
+	var other sync.WaitGroup
+	other.Go(func() {
+		pace := time.NewTicker(20 * time.Millisecond) // the attackers are those that take the machine
+		defer pace.Stop()
+		for ; !over.Load(); answers.Add(1) {
 			if status, text, err := send(t.Context(), quiet, http.MethodGet, heavy.Request{Path: base + "/datasets"}); err != nil || status != http.StatusOK {
 				t.Errorf("another principal: %d %s, %v", status, text, err)
-				break
+				return
 			}
+			<-pace.C
 		}
-		answered <- n
-	}()
+	})
 	attackers.Wait()
 	over.Store(true)
-	if n := <-answered; n < 10 {
-		t.Errorf("another principal was answered %d times", n)
-	}
+	other.Wait()
+	t.Logf("another principal was answered %d times", answers.Load())
 	peak := peakOf(t, s.PID())
 	t.Logf("at most %d MiB", peak>>20)
 	if peak > most {

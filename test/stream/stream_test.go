@@ -348,5 +348,5 @@ func waitFolded(t *testing.T, do func(method, rest string, body, out any) error,
 		last = fmt.Sprintf("%+v", st)
 		<-time.After(100 * time.Millisecond)
 	}
-	t.Fatalf("%s: %d events are not online after a minute: %s", view, events, last)
+	t.Fatalf("%s: %d events are not online: %s", view, events, last)
 }
