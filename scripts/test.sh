@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# All tests. `make test` has vetted them with the linters. As many packages at a time
+# All tests. `make test` has vetted them with the linters. A part that fails does not keep the
+# others from running: the last line names all that failed. As many packages at a time
 # as keep two cores busy: those that link DuckDB or ONNX Runtime take a gigabyte each
 # while they link, and those below test/ wait for the servers that they drive.
 set -euo pipefail
@@ -9,17 +10,38 @@ cd "$(dirname "$0")/.."
 unset PYTHONDONTWRITEBYTECODE
 link=()
 ! command -v mold >/dev/null || link=(-ldflags=-extldflags=-fuse-ld=mold)
+failed=()
+part() { # NAME COMMAND…
+	local began=$SECONDS
+	"${@:2}" || failed+=("$1")
+	echo "  · $1: $(((SECONDS - began) / 60)) min $(((SECONDS - began) % 60)) s"
+}
 flags=("${link[@]}" -vet=off -shuffle=on -count=1 -timeout 15m)
-go test "${flags[@]}" -race -p 3 $(go list ./... | grep -vE '/(test|bench)/')
-(cd tools/release && GOFLAGS=-buildvcs=false go test -vet=off -count=1 .)
-# These drive the built binaries, which have no race detector: it would see the driver only.
-go test "${flags[@]}" -p 4 $(go list ./bench/... ./test/... | grep -v /test/engines)
+release() { (cd tools/release && GOFLAGS=-buildvcs=false go test -vet=off -count=1 .); }
 # Of the suites on real engines those that fit here; `make test-engines` runs all.
-scripts/test-engines.sh oci local slurm chaos
-scripts/test-engines.sh isolation -- -skip 'OnKubernetes|OnRay'
-python=.tmp/venv/sdk/bin/python # of `make engines`: has pyarrow and pandas
-[ -x $python ] || python=python3
-timeout 10m $python -m unittest discover -q -s sdk/python/tests -t sdk/python
-python=.tmp/venv/sdk-torch/bin/python # Debian's torch, and pyarrow
-[ ! -x $python ] || (cd sdk/python && timeout 10m "../../$python" -m unittest -q tests.test_torch)
-[ -x $python ] || [ -z "${CI:-}" ] || { echo "torch is not installed: make engines" >&2; exit 1; }
+engines() {
+	scripts/test-engines.sh oci local slurm chaos &&
+		scripts/test-engines.sh isolation -- -skip 'OnKubernetes|OnRay'
+}
+sdk() {
+	local python=.tmp/venv/sdk/bin/python # of `make engines`: has pyarrow and pandas
+	[ -x $python ] || python=python3
+	timeout 10m $python -m unittest discover -q -s sdk/python/tests -t sdk/python || return
+	python=.tmp/venv/sdk-torch/bin/python # Debian's torch, and pyarrow
+	if [ -x $python ]; then
+		(cd sdk/python && timeout 10m "../../$python" -m unittest -q tests.test_torch)
+	elif [ -n "${CI:-}" ]; then
+		echo "torch is not installed: make engines" >&2
+		return 1
+	fi
+}
+part "packages, with the race detector" go test "${flags[@]}" -race -p 3 $(go list ./... | grep -vE '/(test|bench)/')
+part release release
+# These drive the built binaries, which have no race detector: it would see the driver only.
+part "built binaries" go test "${flags[@]}" -p 4 $(go list ./bench/... ./test/... | grep -v /test/engines)
+part engines engines
+part "Python SDK" sdk
+if [ ${#failed[@]} -gt 0 ]; then
+	printf 'failed: %s\n' "${failed[@]}" >&2
+	exit 1
+fi
