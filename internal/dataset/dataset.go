@@ -7,16 +7,16 @@
 //   - dataset.go: Spec, Dataset, Version, Ref and what they must satisfy.
 //   - service.go: Services, the only way in, over one shared core. Definitions declares, lists
 //     and deletes (definitions.go, apply.go, delete.go); Writes imports a file, takes
-//     rows and keeps derived data (import.go, rows.go, derive.go); Transforms makes datasets of
+//     rows and keeps derived data (import.go, sentrows.go, create.go); Transforms makes datasets of
 //     others as the manifest says (transform.go); Reads opens, previews, exports and runs SQL
 //     (read.go, shard.go, profile.go, query.go); Tables shows open datasets to other engines
 //     (tables.go, external.go); LineageReads follows the lineage (lineage.go); Erasure takes the
 //     rows of a person out of all versions (erase.go, tombstone.go); Maintenance recovers after a
 //     crash, expires, moves and reports (maintenance.go, expire.go).
-//     labels.go lends labels to the service of residency.
+//     residencylabels.go lends labels to the service of residency.
 //   - write.go is the one path by which a version comes to be; cell/, statistics/ and
-//     expectation/ look at the rows as they pass, and quarantine.go keeps those that
-//     expectations set aside. expectations.go reads the other versions that expectations
+//     expectation/ look at the rows as they pass: expectation.Checker decides which rows go
+//     to the quarantine, and quarantine.go stores them. expectations.go reads the other versions that expectations
 //     need; profile.go keeps sketches of the columns.
 //   - shard.go: which rows of a version are read. jobinputs.go: what a job could read, which
 //     its outputs are derived from. sealedstatistics.go seals statistics and results of

@@ -1,5 +1,6 @@
 // Package drift says whether two samples of a column come from the same
-// distribution, by how much they differ, and how sure that is.
+// distribution, by how much they differ, and how sure that is. Whether a window of a monitor
+// has drifted, and which of the checks count for that, monitoring/evaluate.go decides.
 //
 // # Map
 //

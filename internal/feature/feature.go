@@ -8,15 +8,15 @@
 //     features.
 //   - Services (service.go) are the only ways in, one for each kind of caller; New makes
 //     them over one core. Definitions (apply.go) keeps definitions,
-//     selection.go resolves what a caller asks for, OfflineReads (training.go, history.go) makes training
+//     selection.go resolves what a caller asks for, OfflineReads (training.go, historical.go) makes training
 //     sets, Materialisation (materialise.go) and Streams (stream.go, push.go) fill the online store,
 //     OnlineReads (read.go, lookup.go) answers from it,
-//     Verification (verify.go, watch.go, answers.go) proves that both agree, OnlineRows (compaction.go,
+//     Verification (verify.go, verifyonline.go, verifyanswers.go) proves that both agree, OnlineRows (compaction.go,
 //     copies.go) moves rows to new subkeys and removes
 //     expired ones, onlinestore.go begins in another online store,
-//     Erasure (person.go, erase.go, forget.go) finds and removes a person,
-//     evaluate.go reads the rows of a view,
-//     lineage.go says what came from what.
+//     Erasure finds and removes a person: identify.go finds the views, person.go erases
+//     online rows, forget.go events; viewrows.go reads the rows of a view; lineage.go and
+//     columnlineage.go say what came from what; entitydigest.go names entities in the audit log.
 //   - stream.go is the log of a dataset's events, streamapply.go brings them online, streamsnapshot.go
 //     into the dataset, deadletter.go keeps what is no event, feed.go reads sources.
 //   - computed.go has the features of a service that are computed when they are

@@ -10,12 +10,14 @@
 //     pool.go, queue.go; vector.go has amounts as bare numbers). roles.go handles
 //     gangs with different workers.
 //   - State.Step is the cycle: apply the delta, then for each pending workload in order:
-//     place it (step.go), preempt others for it (preempt.go, eviction.go, fitcheck.go),
+//     place it (step.go), preempt others for it (preempt.go chooses the victims; eviction.go is the simple case of
+//     single workers; fitcheck.go),
 //     queue it ahead at an engine (queueahead.go) or reserve nodes for it (reserve.go).
 //     Decide is a step from nothing, the full recompute that every incremental step
 //     must equal.
-//   - Where in a pool: close together (topology.go), with the least fragmentation
-//     (fragmentation.go), not into maintenance (maintenance.go).
+//   - The nodes: pool.room (pool.go) chooses them, with the least fragmentation
+//     (fragmentation.go), for a gang close together (topology.go), not into maintenance
+//     (maintenance.go). In a pool that delegates to an engine, the engine chooses.
 //   - The order of workloads: queue.go, deadline.go, tiresias.go. Idle accelerators:
 //     idle.go. Sizes of elastic workloads under Goodput: sizes.go.
 //   - dryrun.go: what a workload would get that has not been submitted.

@@ -10,7 +10,8 @@
 //   - deployments.go: Deployments.Apply opens a version (open.go: signature, residency,
 //     load) and only then commits: what is deployed has answered once. loader.go loads
 //     what is missing, such as all models after a restart.
-//   - routing.go: the routing tables: the share of each version in memory (target.go).
+//   - routing.go: the routing tables: the share of each version in memory (target.go);
+//     table.choose decides which version answers a request.
 //   - infer.go: the path of a request, in stages: route, admit, await, run, record.
 //     coldstart.go is the wait, features.go fills the model's input by keys, record.go
 //     writes the prediction log, shadow.go repeats requests on the shadow. metadata.go
@@ -18,7 +19,8 @@
 //   - chain/ puts steps before and after a model, so that they answer as one; steps.go
 //     says which models are steps, and what they may be joined with.
 //   - rollout.go: Rollout, AutoAction and Automation; rollouts.go starts and ends rollouts,
-//     automation.go says what was done automatically and why, status.go how a deployment is. rollout/ decides, purely.
+//     automation.go decides whether an automatic act may be done, and says why, status.go how a
+//     deployment is. rollout/ decides whether a canary is promoted, purely.
 //   - scale.go: how many replicas a version has, and when it has none; autoscale/
 //     decides, purely. replicas.go is several of a version, remotereplica.go one on
 //     another machine; coldstart.go holds requests while their model loads.

@@ -7,14 +7,15 @@
 //   - training.go: Spec and its rules, Job and its states, Input. gang.go: what
 //     of it concerns several workers. roles.go: workers that differ. params.go:
 //     hyper-parameters.
-//   - attempt.go: Attempt, its states, the failure classes and their retry rules.
+//   - attempt.go: Attempt, its states, and whether the job runs again after it (Job.again).
+//     The rules are the tables Ends and After in diagnosis/ends.go.
 //   - service.go: Services, one for each kind of caller, and the core that they share.
 //     submission.go: Submission, new jobs. jobs.go: Jobs, reading them. control.go: Control,
 //     cancel, resize and move. outputs.go: Outputs, logs and files; redact.go.
 //     sourcearchives.go: SourceArchives, uploaded source. records.go: Records, for other
 //     domains. retention.go: Retention.
 //   - execution.go: Execution, the loop: jobs that wait for their environment, and leftovers of
-//     a crash. elastic.go: more workers where there is room. watch.go: attempts that do
+//     a crash. elastic.go: more workers where there is room. hung.go: attempts that do
 //     nothing.
 //   - usage.go: Usage, what the workers use now, and when the job ends. profile.go:
 //     what a worker does, seen for a while; profile/ says it in shares, purely.
@@ -22,9 +23,9 @@
 //   - measure.go: what attempts used and how fast they were. advice.go: what that
 //     says of other places, by sizing/, purely. anomalies.go: idle accelerators and
 //     slow nodes, by anomaly/, purely.
-//   - prepare.go: what an attempt finds when it starts.
-//   - finish.go: what becomes of what it leaves, and whether it runs again;
-//     diagnosis/ says what happened.
+//   - prepare.go: what an attempt finds when it starts; checkpoint/ chooses the checkpoint
+//     (Service.Restore). tokenuse.go: what its token may do.
+//   - finish.go: what becomes of what it leaves; diagnosis/ classifies the end.
 //   - store.go, events.go; trainingsql/ is the database.
 //
 // # Guarantees

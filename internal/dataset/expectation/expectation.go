@@ -1,4 +1,13 @@
 // Package expectation checks the rules that the rows of a dataset's version must satisfy.
+//
+// # Map
+//
+//   - expectation.go: Rule, its checks and what a manifest may say.
+//   - checker.go: Checker. Sift decides which rows go to the quarantine, Add checks the rows
+//     that stay, Results says which expectations the version passes.
+//   - contextual.go: expectations that need more than the rows: References another dataset,
+//     Comparisons an earlier version, fresh the time.
+//   - values.go compares values with bounds and sets; result.go: Result.
 package expectation
 
 import (

@@ -6,9 +6,9 @@
 //
 //   - Join (this file, join.go) is the as-of join: a stream of spine rows in, the
 //     same rows in the same order with feature columns appended out.
-//   - index.go holds one view in memory as a timeline per key; external.go does
-//     the same work through sorted, encrypted temporary files when a view is
-//     larger than its share of memory.
+//   - The rule below is in two places that must agree: index.go applies it to a view in
+//     memory, as a timeline per key; external.go to sorted, encrypted temporary files when a
+//     view is larger than its share of memory.
 //   - windows.go answers with aggregations over windows instead of the newest row.
 //   - Sort (sort.go) gives a view's rows ordered by key and time, each tie decided.
 //   - pool.go shares memory among joins.

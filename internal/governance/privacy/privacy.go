@@ -5,8 +5,8 @@
 //
 //   - privacy.go: Erasure, Subject, and Participant, which is what a place that
 //     keeps rows of persons implements; usecase/erasure lists them.
-//   - Service is the only way in: Request asks, RunOnce does what is asked for,
-//     Recover does it again after a restore.
+//   - Service (service.go) is the only way in: Request asks, RunOnce does what is asked for,
+//     Recover does it again after a restore; conclude decides between done and done in part.
 //   - ledger.go is the record that outlives a restore: a file outside of what is
 //     backed up. store.go says what the service needs from a database; privacysql
 //     implements that.

@@ -1,5 +1,7 @@
-// Package residency keeps data in its zones: labels, their inheritance, and Guard, the
-// one check of every transfer: storage that is opened, work that is placed, models that are deployed.
+// Package residency keeps data in its zones: labels and their inheritance. Outside is the
+// predicate, and the one place where it stands. Guard (an interface in zone.go, implemented by
+// border.Guard) asks it for each transfer and writes it down: storage that is opened, models that
+// are deployed. The scheduler asks it for each placement; compute/zone.go says in which zone a pool is.
 package residency
 
 import (

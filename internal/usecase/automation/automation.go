@@ -1,5 +1,5 @@
 // Package automation changes deployments without a person: it retrains after a finding, tries
-// the new version as a canary, and promotes or rolls back when the rollout is decided. Each act
+// the new version as a canary, and promotes or rolls back as serving/rollout has decided. Each act
 // has an event as its cause and happens once for it.
 package automation
 
