@@ -85,8 +85,9 @@ type compared struct {
 	based  bool // there is a baseline
 }
 
-// compare fills what the window's inputs and scores are beside the baseline's. A window
-// is judged when something of it could be compared. notes say what could not.
+// compare compares the window's inputs and scores with the baseline's, and decides which have
+// drifted. A window is evaluated when something of it could be compared. notes
+// say what could not.
 func compare(spec DriftSpec, w *Window, all *pane, b *baseline, judge, hide bool) (notes []string) {
 	names := inputNames(spec, all, b)
 	columns := make([]compared, 0, len(names)+1)

@@ -9,7 +9,7 @@
 //     version and training set.
 //   - stream.go: detectors of change in the scores, across windows.
 //   - pane.go: records in append order become panes, panes become windows; pure.
-//   - evaluate.go: a window against its baseline, and which of its columns have drifted; pure.
+//   - evaluate.go: a window against its baseline, and which of its columns have drifted (compare); pure.
 //   - label.go: labels, which come late, become the performance of windows.
 //   - classify.go: the rows of a window and a job that tells them from the
 //     baseline's. classifier/ is the program and its answer.

@@ -10,8 +10,9 @@
 //     pool.go, queue.go; vector.go has amounts as bare numbers). roles.go handles
 //     gangs with different workers.
 //   - State.Step is the cycle: apply the delta, then for each pending workload in order:
-//     place it (step.go), preempt others for it (preempt.go chooses the victims; eviction.go is the simple case of
-//     single workers; fitcheck.go),
+//     place it (step.go; State.fit chooses the pool), preempt others for it
+//     (State.searchVictims in preempt.go chooses the victims; eviction.go is the simple case
+//     of single workers; fitcheck.go),
 //     queue it ahead at an engine (queueahead.go) or reserve nodes for it (reserve.go).
 //     Decide is a step from nothing, the full recompute that every incremental step
 //     must equal.

@@ -767,8 +767,8 @@ func (s *Service) known(ctx context.Context, r Row) (yes bool, err error) {
 	return yes, err
 }
 
-// conclude makes the certificate; its digest is in the audit log, so it cannot be
-// changed afterwards without being noticed.
+// conclude decides between done, done in part and not found, and makes the certificate. The digest
+// of the certificate is in the audit log, so a later change of it is noticed.
 func (s *Service) conclude(ctx context.Context, r Row) error {
 	r.Tokens, r.Where = nil, Where{} // the ledger has them
 	known, err := s.known(ctx, r)

@@ -3,7 +3,8 @@
 // the engine says, how each worker ended and the ends of their logs go in, a
 // Finding comes out.
 //
-// Map: ends.go has the table of what an end means and what follows; diagnosis.go the
+// Map: ends.go has the table of what an end means and what follows (training.Job.again applies
+// it, within the limits of attempts); diagnosis.go the
 // question and the answer; signs.go the table of what logs say; log.go reads logs.
 //
 // A program that ends with 0 within its grace is done, and one that saves and ends with 75

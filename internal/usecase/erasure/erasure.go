@@ -3,7 +3,9 @@
 //
 // # Map
 //
-//   - participants.go: the places that are searched by rows and erased, for package privacy.
+//   - Participants (this file) lists the places that are searched by rows and erased;
+//     participants.go adapts them. Package privacy erases there, and decides between done and
+//     done in part.
 //   - remaining.go: the places in which a person may remain: texts are searched for the key, the
 //     others are listed as not searched.
 //   - pseudonyms.go: how deleted versions and the prediction log name persons.
