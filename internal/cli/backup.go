@@ -21,8 +21,8 @@ func (a *app) backup() *cobra.Command {
 		Use:   "backup DIR",
 		Short: "Create and list backups",
 		Long: "A backup is a consistent snapshot of the metadata, the online features, the logs and the objects, including\n" +
-			"objects in a bucket. With DIR, the command backs up the installation of a stopped server: DIR is created, or must\n" +
-			"be empty, and is complete when the command succeeds. `falaj backup make NAME` backs up a running server. An\n" +
+			"objects in a bucket. With DIR, the command backs up the installation of a stopped server: DIR must be empty\n" +
+			"or not exist. The backup is complete when the command succeeds. `falaj backup make NAME` backs up a running server. An\n" +
 			"interrupted backup cannot be restored; run the same command again. A backup contains the master key. Unless a\n" +
 			"passphrase seals the key, protect the backup as you protect the key.",
 		Example: "  falaj backup make 2026-11-23\n  falaj backup /mnt/backup/2026-11-23 --config /etc/falaj.yaml",
@@ -141,7 +141,7 @@ func (a *app) restore() *cobra.Command {
 	cmd := a.offline(&cobra.Command{
 		Use:   "restore DIR",
 		Short: "Restore a backup and verify every byte against its digest",
-		Long: "Restores into an empty data directory. Objects are restored to where the configuration stores them: the data\n" +
+		Long: "Restores a backup into an empty data directory. Objects are restored to where the configuration stores them: the data\n" +
 			"directory or a bucket. An existing erasure ledger is kept, so that persons erased after the backup are erased\n" +
 			"again when the server starts. Run an interrupted restore again; the server refuses to start until it completes.\n" +
 			"The bucket of the backed-up installation is rejected, because its server may still be running.",

@@ -62,7 +62,7 @@ func (a *app) monitorClassify() *cobra.Command {
 			if err := json.Unmarshal(b, &c); err != nil {
 				return err
 			}
-			a.say("window %s of monitor %s, its rows are %s: %s", cell(found, "window"), plain(args[0]), cell(found, "dataset"), c.words())
+			a.say("window %s of monitor %s (rows in dataset %s): %s", cell(found, "window"), plain(args[0]), cell(found, "dataset"), c.words())
 			if c.State == "running" {
 				a.say("Wait with `falaj job wait %s`; then show the result with `falaj monitor show %s`.", plain(c.Job), plain(args[0]))
 			}
@@ -113,6 +113,6 @@ func (a *app) drawClassifier(windows []shownWindow) {
 		}
 	}
 	if len(top) > 0 {
-		a.say("  most by: %s", strings.Join(top, ", "))
+		a.say("  top features: %s", strings.Join(top, ", "))
 	}
 }

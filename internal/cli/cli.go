@@ -162,10 +162,10 @@ func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "falaj",
 		Short: "A sovereign machine-learning platform in one binary",
-		Long: "Falaj runs the machine-learning life cycle and can prove what it did: data to features,\n" +
-			"features to training, models to production. `falaj up` starts a server; the other\n" +
-			"commands talk to one. Control characters in names, logs and errors are shown as escapes\n" +
-			"such as \\x1b; logs and files written to a pipe or a file are unchanged.",
+		Long: "Falaj manages the machine-learning life cycle, from data and features to training, models\n" +
+			"and serving, and keeps a verifiable record of it. `falaj up` starts a server; most other\n" +
+			"commands connect to a server. Control characters in names, logs and errors are shown as\n" +
+			"escapes such as \\x1b; logs and file contents redirected to a pipe or a file are unchanged.",
 		Example:       "  falaj up --data ./data\n  falaj apply -f project.yaml\n  falaj dataset import weather weather.csv --project nyc\n  falaj job why job_01J…",
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -184,6 +184,8 @@ func (a *app) root() *cobra.Command {
 			return nil
 		},
 	}
+	// Cobra's own shows only one of Short and Long.
+	root.SetHelpTemplate("{{with .Short}}{{.}}.\n\n{{end}}{{with .Long}}{{. | trimTrailingWhitespaces}}\n\n{{end}}{{if or .Runnable .HasSubCommands}}{{.UsageString}}{{end}}")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	f := root.PersistentFlags()
 	f.StringVar(&a.server, "server", "", "URL of the server (FALAJ_URL; default the current context)")

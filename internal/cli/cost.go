@@ -252,8 +252,8 @@ func (a *app) costCompare() *cobra.Command {
 	var speed, egress float64
 	cmd := &cobra.Command{
 		Use: "compare", Short: "Compare the total cost of owned and rented nodes, with the break-even", Args: cobra.NoArgs,
-		Long: "--own is a pool whose manifest has cost.owned, --rented a pool with cost.rented or price_per_hour; it may be closed\n" +
-			"and hold only prices. The work that ran on both pools since --since, or since the first measurement, is scaled to a\n" +
+		Long: "--own is a pool whose manifest has cost.owned, --rented a pool with cost.rented or price_per_hour. The rented pool may\n" +
+			"be closed and exist only for its prices. The work that ran on both pools since --since, or since the first measurement, is scaled to a\n" +
 			"month. The formulae are in docs/guides/cost.md.",
 		Example: "  falaj cost compare --own home --rented cloud --project nyc\n  falaj cost compare --own home --rented cloud --job job_01J… --speed 1.5 --html break-even.html",
 		RunE: func(cmd *cobra.Command, _ []string) error {

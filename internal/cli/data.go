@@ -59,8 +59,8 @@ func (a *app) datasetImport() *cobra.Command {
 	return &cobra.Command{
 		Use:   "import NAME FILE",
 		Short: "Import a CSV (also .gz) or Parquet file as a new immutable version",
-		Long: "Uploads the file. The server validates it against the dataset's schema and expectations; a version\n" +
-			"that fails is stored as rejected, and cannot be used for training (exit code 1).",
+		Long: "The server validates the version against the dataset's schema and expectations. A version that fails validation\n" +
+			"is stored as rejected and cannot be used for training; the exit code is 1.",
 		Example: "  falaj dataset import weather weather.csv --project nyc",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -129,7 +129,7 @@ func (a *app) poolDoctor() *cobra.Command {
 				}
 				return nil
 			}
-			return fault.New(fault.Internal, "pool %s has %d things that are wrong", args[0], len(wrong)).WithHint("Mend them and run `falaj pool doctor %s` again.", args[0])
+			return fault.New(fault.Internal, "pool %s: %d problems found", args[0], len(wrong)).WithHint("Fix them and run `falaj pool doctor %s` again.", args[0])
 		},
 	}
 }
@@ -219,7 +219,7 @@ func (a *app) nodesInTrouble(cmd *cobra.Command, pool, job string, all []probed,
 		return err
 	}
 	if p.Trouble != "" {
-		wrong.add("the engine does not tell its nodes: %s", p.Trouble)
+		wrong.add("cannot list the engine's nodes: %s", p.Trouble)
 	}
 	if p.Support != "" {
 		a.say("its hardware: %s", plain(p.Support))

@@ -25,8 +25,8 @@ func (a *app) erase() *cobra.Command {
 			"replaced by one without them), from streams, the online store and the prediction log; flags the models trained on\n" +
 			"them; and erases them again after a backup that contains them is restored. KEY is the value of each join key of the\n" +
 			"entity, in order; - reads the values from standard input, one per line, which keeps them out of the shell's history.\n" +
-			"The command is idempotent. The state is done when every location was searched; done_in_part when the certificate\n" +
-			"names locations that were not, each with the reason and the tool for it; not_found when no data with the key was\n" +
+			"The command is idempotent. The final state is done if every location was searched; done_in_part if some were not\n" +
+			"(the certificate lists them, each with the reason and the tool to use); or not_found if no data with the key was\n" +
 			"ever recorded. `falaj erase certificate ID` writes the certificate, which names the person only by a pseudonym. See\n" +
 			"docs/guides/erasure.md.",
 		Example: "  falaj erase customer 4711 --dry-run -p shop\n  falaj erase customer 4711 --reason 'request 2026-17' -p shop\n  pass show request-17 | falaj erase customer - --reason 'request 2026-17' -p shop",

@@ -249,7 +249,7 @@ func keep(root *os.Root, at string, from io.Reader, size int64) (n int64, err er
 // jobFiles lists what a running job has written below its output directory.
 func (a *app) jobFiles() *cobra.Command {
 	return &cobra.Command{
-		Use: "files JOB [PATH]", Short: "List what a running job has written below its output directory so far",
+		Use: "files JOB [PATH]", Short: "List the files that a running job has written to its output directory",
 		Long: "Lists files before the job ends, such as TensorBoard's events, images and logs. Afterwards they are artifacts of\n" +
 			"its run: see \"falaj run files\".",
 		Example: "  falaj job files job_01J… -p nyc\n  falaj job files job_01J… plots -p nyc -o json", Args: cobra.RangeArgs(1, 2),
@@ -301,7 +301,7 @@ func (a *app) written(cmd *cobra.Command, args []string) (found writtenFiles, er
 func (a *app) jobDownload() *cobra.Command {
 	var to string
 	cmd := &cobra.Command{
-		Use: "download JOB [PATH]", Short: "Download output files of a running job, as they are now",
+		Use: "download JOB [PATH]", Short: "Download the current output files of a running job",
 		Long: "Downloads files of the job's output directory under their own paths. If a target file exists, the command fails\n" +
 			"before it downloads anything. A file that the job removes during the download is skipped, with a note. After the\n" +
 			"job's end, see \"falaj run download\".",

@@ -548,10 +548,10 @@ func (a *app) jobSubmit() *cobra.Command {
 	var list bool
 	cmd := &cobra.Command{
 		Use: "submit [-f FILE | --from JOB]", Short: "Submit a job with a snapshot of its code", Args: cobra.NoArgs,
-		Long: "Submits the jobs of a manifest and prints the ID of each. --source packs a directory, without files matched by\n" +
-			".gitignore and .falajignore, and identifies it by its digest; with --git, as of a revision. --from repeats a job\n" +
-			"with the same specification, inputs, source and environment, each pinned by digest. --pool restricts the pools,\n" +
-			"overriding the manifest.",
+		Long: "Prints the ID of each job. --source packs a directory, without files matched by .gitignore or .falajignore, and\n" +
+			"identifies it by its digest; with --git, it packs the directory as of a revision. --from repeats a job with the\n" +
+			"same specification, inputs, source and environment, each pinned by digest. --pool restricts the pools, overriding\n" +
+			"the manifest.",
 		Example: "  falaj job submit -f job.yaml --source . -p nyc\n  falaj job submit -f job.yaml --source . --git v1.2 --pool hpc -p nyc\n  falaj job submit --from job_01J… -p nyc",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if (file == "") == (from == "") {

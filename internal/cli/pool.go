@@ -178,7 +178,7 @@ func (a *app) sayPool(p shownPool) error {
 		a.say("price: %g an hour", p.Price)
 	}
 	if e, r := p.Elastic, p.Renting; e != nil && r != nil {
-		a.say("elastic, by %s: %d to %d nodes; wished %d, ready %d, coming %d, leaving %d; one starts up in %s; %.2f today", e.Provisioner, e.Min, e.Max, r.Wished, r.Ready, r.Coming, r.Leaving, r.Startup, r.Cost)
+		a.say("elastic, by %s: %d to %d nodes; desired %d, ready %d, starting %d, terminating %d; startup time %s; cost today %.2f", e.Provisioner, e.Min, e.Max, r.Wished, r.Ready, r.Coming, r.Leaving, r.Startup, r.Cost)
 		for _, why := range r.Why {
 			a.say("  %s", plain(why))
 		}

@@ -28,8 +28,8 @@ type usedStorage struct {
 func (a *app) projectUsage() *cobra.Command {
 	return &cobra.Command{
 		Use: "usage [PROJECT]", Short: "Show what a project stores, by kind, and its quota", Args: cobra.MaximumNArgs(1),
-		Long: "Files of datasets, artifacts, models, checkpoints, sources and logs of jobs that have ended count, as they are stored.\n" +
-			"The quota is spec.quota of the project's manifest; spec.quota.kinds limits single kinds.",
+		Long: "Usage is the stored size of the files of datasets, artifacts, models, checkpoints and sources, and of the logs of\n" +
+			"ended jobs. The quota is spec.quota of the project's manifest; spec.quota.kinds limits individual kinds.",
 		Example: "  falaj project usage flights\n  falaj project usage flights -o json",
 		RunE: func(command *cobra.Command, args []string) error {
 			c, project, err := a.connection(args)

@@ -458,14 +458,14 @@ func (a *app) sized(s summary) error {
 		of = " of type " + z.Group
 	}
 	if z.Nodes == 0 {
-		a.say("\nNo size up to %d nodes%s has %g %% of the %d jobs with a deadline in time.", z.Most, of, 100*z.Meet, z.Due)
+		a.say("\nWith up to %d nodes%s, fewer than %g %% of the %d jobs with a deadline meet it.", z.Most, of, 100*z.Meet, z.Due)
 		return nil
 	}
-	how := "the search took for granted that more nodes are not worse; --every does not"
+	how := "assuming that more nodes are not worse; use --every to check all sizes"
 	if z.Every {
 		how = "all sizes were simulated"
 	}
-	a.say("\n%d nodes%s have %g %% of the %d jobs with a deadline in time (%s):", z.Nodes, of, 100*z.Meet, z.Due, how)
+	a.say("\nWith %d nodes%s, at least %g %% of the %d jobs with a deadline meet it (%s):", z.Nodes, of, 100*z.Meet, z.Due, how)
 	if len(z.Anomalies) > 0 {
 		a.say("more nodes are not always better: %v nodes suffice, but a larger number does not.", z.Anomalies)
 	}

@@ -134,7 +134,7 @@ func (p *pusher) flush() error {
 
 func (a *app) featureStream() *cobra.Command {
 	return &cobra.Command{
-		Use: "stream VIEW", Short: "Show the lag of a view and its dataset behind their stream",
+		Use: "stream VIEW", Short: "Show the stream lag of a view and its dataset",
 		Example: "  falaj feature stream spending -p shop", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var o client.Object

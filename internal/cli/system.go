@@ -25,7 +25,7 @@ var configFlags = []struct{ flag, key, help string }{
 	{"store", "store.url", "sqlite:///path or postgres://… (default SQLite in the data directory)"},
 	{"isolation", "isolation", "minimum isolation of user code: sandbox, or process if the kernel does not support sandboxes"},
 	{"key-passphrase-file", "keys.passphrase_file", "file with the passphrase that seals the master key"},
-	{"tls-cert", "tls.cert", "PEM certificate chain, required for listeners off loopback"},
+	{"tls-cert", "tls.cert", "PEM certificate chain, required for non-loopback listeners"},
 	{"tls-key", "tls.key", "PEM private key"},
 	{"log-level", "log.level", "debug, info, warn or error"},
 	{"log-format", "log.format", "text or json"},
@@ -70,8 +70,8 @@ func (a *app) up() *cobra.Command {
 		Use:   "up",
 		Short: "Start the server with all components embedded",
 		Long: "Starts Falaj in the foreground. The first start creates the data directory, the master key and an admin\n" +
-			"token, which is printed once and stored for this user's command line: as the current context, or next to the\n" +
-			"login of another server (`falaj context`).",
+			"token. The token is printed once and stored for this user's command line as a context (`falaj context`). This\n" +
+			"context becomes the current one unless the user is already logged in to another server.",
 		Example: "  falaj up --data ./data\n  falaj up --config /etc/falaj.yaml --store 'postgres://falaj@db/falaj?sslmode=verify-full'",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -141,7 +141,7 @@ func (a *app) doctor() *cobra.Command {
 	var c configArgs
 	cmd := &cobra.Command{
 		Use:     "doctor",
-		Short:   "Check this machine and the configuration, with remedies",
+		Short:   "Check this machine and the configuration, and suggest fixes",
 		Example: "  falaj doctor --data ./data",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

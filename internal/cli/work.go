@@ -411,18 +411,18 @@ func (a *app) tokens() *cobra.Command {
 	var scopes []string
 	create := &cobra.Command{
 		Use: "create", Short: "Create an access token, which is printed once",
-		Long: "The account gets the role in the project, and the token is bound to the project, as MLflow clients require.\n" +
-			"With --all-projects, a person's token works in every project in which the person has a role. With --installation,\n" +
-			"the service account belongs to no project, and the role applies to the installation; restrict its token with\n" +
-			"--scope.",
+		Long: "The token is for a service account or a user. The account is granted the role in the project,\n" +
+			"and the token is bound to the project, as MLflow clients require. With --all-projects, a user's token is valid in\n" +
+			"every project in which the user has a role. With --installation, the service account belongs to no project and its\n" +
+			"role applies to the whole installation; restrict its token with --scope.",
 		Example: "  falaj token create --name ci --role engineer -p nyc\n  falaj token create --installation --name prometheus --role auditor --scope system.read --expires 8760h\n  falaj token create --user alice --role admin -p nyc\n  falaj token create -p nyc", Args: cobra.NoArgs,
 	}
 	role := create.Flags().String("role", "engineer", "role in the project: viewer, engineer, deployer, admin or auditor")
 	create.Flags().StringVar(&name, "name", "", "service account of the project, created if missing")
 	create.Flags().StringVar(&user, "user", "", "user instead of a service account, created if missing")
 	create.Flags().StringVar(&expires, "expires", "2160h", "lifetime")
-	create.Flags().BoolVar(&everywhere, "all-projects", false, "do not bind a person's token to the project")
-	create.Flags().BoolVar(&wide, "installation", false, "create a service account of the installation, in no project")
+	create.Flags().BoolVar(&everywhere, "all-projects", false, "do not bind a user's token to the project")
+	create.Flags().BoolVar(&wide, "installation", false, "create an installation-wide service account that belongs to no project")
 	create.Flags().StringArrayVar(&scopes, "scope", nil, "restrict the token to an action such as model.read; repeatable")
 	create.RunE = func(cmd *cobra.Command, _ []string) error {
 		project := ""

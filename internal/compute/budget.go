@@ -69,7 +69,7 @@ func (b BudgetSpec) complete(currency string) (BudgetSpec, error) {
 	}
 	for _, w := range b.Warn {
 		if !(w > 0 && w <= 10) {
-			return b, fault.New(fault.Invalid, "warn_at: %g is not greater than 0 and at most 10", w).WithHint("Use 0.8 for 80 %%.")
+			return b, fault.New(fault.Invalid, "warn_at: %g is out of range: set a value greater than 0 and at most 10", w).WithHint("Use 0.8 for 80 %%.")
 		}
 	}
 	if len(b.Warn) == 0 {

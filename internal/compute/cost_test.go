@@ -388,16 +388,16 @@ func (w *world) warnings(t *testing.T) (shares []float64) {
 func TestBudgetsThatAreRefused(t *testing.T) {
 	w, _ := costWorld(t, compute.PoolSpec{})
 	for want, spec := range map[string]compute.BudgetSpec{
-		"per_month is -1":             {Amount: -1},
-		"per_month: must be":          {},
-		"per_month is NaN":            {Amount: math.NaN()},
-		"per_month is +Inf":           {Amount: math.Inf(1)},
-		"warn_at: 80 is not greater":  {Amount: 1, Warn: []float64{80}},
-		"warn_at: NaN is not greater": {Amount: 1, Warn: []float64{math.NaN()}},
-		"stop: unknown value \"all\"": {Amount: 1, Stop: "all"},
-		"but this installation uses":  {Amount: 1, Currency: "USD"},
-		"\"dirham\" is not a curren":  {Amount: 1, Currency: "dirham"},
-		"exceed the limit of 20":      {Amount: 1, Warn: make([]float64, 21)},
+		"per_month is -1":              {Amount: -1},
+		"per_month: must be":           {},
+		"per_month is NaN":             {Amount: math.NaN()},
+		"per_month is +Inf":            {Amount: math.Inf(1)},
+		"warn_at: 80 is out of range":  {Amount: 1, Warn: []float64{80}},
+		"warn_at: NaN is out of range": {Amount: 1, Warn: []float64{math.NaN()}},
+		"stop: unknown value \"all\"":  {Amount: 1, Stop: "all"},
+		"but this installation uses":   {Amount: 1, Currency: "USD"},
+		"\"dirham\" is not a curren":   {Amount: 1, Currency: "dirham"},
+		"exceed the limit of 20":       {Amount: 1, Warn: make([]float64, 21)},
 	} {
 		if _, _, err := w.ApplyBudget(t.Context(), "p", spec); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, not %q", err, want)

@@ -117,9 +117,9 @@ type PoolSpec struct {
 	Closed       string              `json:"closed,omitempty" doc:"Reason why no workloads start; empty means open"`
 	Options      map[string]string   `json:"options,omitempty" doc:"Engine options: partition, account, queue, image, node selectors, shared and so on"`
 	Env          map[string]string   `json:"env,omitempty" doc:"Environment variables of every job in the pool, such as NCCL_SOCKET_IFNAME; a job's own take precedence"`
-	Ahead        float64             `json:"ahead,omitempty" doc:"Workloads submitted to the engine's own queue beyond the capacity of the nodes, as a share of each node, or of all in a delegated pool: such as 0.5; not with engine local; default 0"`
+	Ahead        float64             `json:"ahead,omitempty" doc:"Additional workloads submitted to the engine's own queue, as a fraction of each node's capacity, or of the pool's capacity in a delegated pool, such as 0.5; not supported by the local engine; default 0"`
 	Topology     []string            `json:"topology,omitempty" doc:"Node labels that describe the topology, outermost first, such as fabric and rack: gangs are placed close together"`
-	Maintenance  []Window            `json:"maintenance,omitempty" doc:"Maintenance windows: workloads that would not end before one do not start, and those that save checkpoints are preempted"`
+	Maintenance  []Window            `json:"maintenance,omitempty" doc:"Maintenance windows: a workload that would still run when a window begins is not started; running workloads that save checkpoints are preempted"`
 	Hardware     *Hardware           `json:"hardware,omitempty" doc:"Hardware generation and end of vendor support"`
 	Elastic      *Elastic            `json:"elastic,omitempty" doc:"Rents nodes when they cost less than waiting, and releases them"`
 }

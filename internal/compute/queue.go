@@ -45,15 +45,15 @@ type QueueSpec struct {
 	Lend        *resource.Amount `json:"lend,omitempty" doc:"Lending limit of unused quota; default all. Limits only the resources it names"`
 	Weight      float64          `json:"weight,omitempty" doc:"Weight for fair sharing with sibling queues; default 1"`
 	HalfLife    Duration         `json:"half_life,omitempty" doc:"Half-life of past usage in fair sharing; default only running workloads count"`
-	Order       scheduler.Order  `json:"order,omitempty" doc:"best_effort, where workloads may overtake the first without delaying it, or strict; default best_effort"`
+	Order       scheduler.Order  `json:"order,omitempty" doc:"best_effort (backfill: later workloads may start if this does not delay the first pending workload) or strict; default best_effort"`
 	PerProject  resource.Limit   `json:"per_project,omitzero" doc:"Limit per project"`
 	PerUser     resource.Limit   `json:"per_user,omitzero" doc:"Limit per user"`
 	MinRuntime  Duration         `json:"min_runtime,omitempty" doc:"Minimum run time before a workload may be preempted"`
-	IdleReclaim Duration         `json:"idle_reclaim,omitempty" doc:"Preempts a workload whose accelerators are idle for this long after job.idle_accelerator, if others wait for them; default never"`
+	IdleReclaim Duration         `json:"idle_reclaim,omitempty" doc:"Preempts a workload whose accelerators stay idle for this long after the event job.idle_accelerator, if pending workloads need them; default never"`
 	IdleEnd     bool             `json:"idle_end,omitempty" doc:"With idle_reclaim: stops workloads that are not preemptible; default they keep running"`
 	Preempt     *bool            `json:"preempt,omitempty" doc:"Whether workloads of this queue may preempt others: those of lower priority in it, and those that borrow its quota; default true"`
 	Projects    []project.Name   `json:"projects,omitempty" doc:"Projects that may submit to the queue; default all"`
-	Default     bool             `json:"default,omitempty" doc:"Default queue of its projects' jobs; without projects, of every project without a default of its own"`
+	Default     bool             `json:"default,omitempty" doc:"Whether this is the default queue for jobs of its projects or, if projects is empty, of every project without its own default queue"`
 	DelayCost   float64          `json:"delay_cost,omitempty" doc:"Cost of one hour of waiting, which justifies renting nodes for elastic pools; default from the project's budget"`
 	// Preemptible overrides what works say.
 	Preemptible *bool `json:"preemptible,omitempty" doc:"Overrides whether workloads are preemptible; default each workload's own setting"`

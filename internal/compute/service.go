@@ -328,7 +328,7 @@ func (w Workload) Outcome() string {
 	case engine.TimedOut:
 		return fmt.Sprintf("stopped after its time-out of %s", w.Timeout)
 	case engine.OutOfMemory:
-		return fmt.Sprintf("killed for exceeding its %s of memory", w.Largest().Memory)
+		return fmt.Sprintf("killed for exceeding its memory limit of %s", w.Largest().Memory)
 	case engine.OutOfDisk, engine.OutOfTasks:
 		words, _, _ := strings.Cut(st.Message, "\n") // then, what limits could not be set
 		return words

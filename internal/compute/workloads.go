@@ -91,7 +91,7 @@ type Outlook struct {
 type PoolForecast struct {
 	Pool         PoolName  `json:"pool"`
 	Workers      int       `json:"workers" doc:"Workers that fit now, besides reservations"`
-	At           time.Time `json:"at,omitzero" doc:"Latest start: by the grace of workloads being preempted, or the time-outs of running ones, if the job were first; absent when unknown"`
+	At           time.Time `json:"at,omitzero" doc:"Latest start if the job were first in its queue, from the grace periods of workloads being preempted or the time-outs of running workloads; absent when unknown"`
 	PricePerHour float64   `json:"price_per_hour" doc:"Price of all its workers, in the installation's currency"`
 }
 

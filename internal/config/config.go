@@ -42,7 +42,7 @@ type Config struct {
 	EncryptedDisk bool `koanf:"encrypted_disk" doc:"Set when the data directory is on an encrypted disk, such as LUKS. SQL over sealed tables may then spill to it in plain text"`
 
 	TLS struct {
-		Cert string `koanf:"cert" doc:"PEM certificate chain; required for listeners off loopback"`
+		Cert string `koanf:"cert" doc:"PEM certificate chain; required for non-loopback listeners"`
 		Key  string `koanf:"key" doc:"PEM private key"`
 	} `koanf:"tls"`
 
@@ -77,7 +77,7 @@ type Config struct {
 		Rotate       duration `koanf:"rotate" doc:"Age at which the encryption subkey of the online rows of a view is rotated, such as 90d; 0 disables rotation"`
 		History      duration `koanf:"history" doc:"How far back point-in-time online reads reach, such as 30d; older row versions in the data directory are removed. 0 keeps all"`
 		VerifyRows   int64    `koanf:"verify_rows" doc:"Maximum rows of a source that is compared; larger views are skipped"`
-		Layout       string   `koanf:"layout" doc:"Set to feast to also keep unencrypted copies of public and internal features in Feast's Redis layout, for unmodified Feast SDKs; falaj keeps no copies"`
+		Layout       string   `koanf:"layout" doc:"Redis layout: falaj (encrypted rows only), or feast to also keep unencrypted copies of public and internal features in Feast's layout, for unmodified Feast SDKs"`
 	} `koanf:"online"`
 
 	Keys struct {
@@ -87,7 +87,7 @@ type Config struct {
 	Audit struct {
 		Checkpoints string   `koanf:"checkpoints" doc:"File of the witness, a second copy of the audit checkpoints, preferably on another disk. Empty: a file in the data directory"`
 		Alert       string   `koanf:"alert" doc:"URL that receives a CloudEvent by POST when audit verification fails or the server certificate is about to expire. Empty: only events, metrics and the server log"`
-		Verify      duration `koanf:"verify" doc:"Period of the background verification, such as 1h: every entry of the audit log is verified once in it"`
+		Verify      duration `koanf:"verify" doc:"Interval of background verification, such as 1h: every audit log entry is verified once per interval"`
 	} `koanf:"audit"`
 
 	Approvals struct {
@@ -182,7 +182,7 @@ type Config struct {
 		Requests         duration `koanf:"requests" doc:"Retention of decided requests for approval, such as 400d; 0 means for ever. The audit log records requester and approver"`
 		Ingestions       duration `koanf:"ingestions" doc:"Retention of ingestion runs, such as 400d; 0 means for ever. The newest run of each source is kept"`
 		Materialisations duration `koanf:"materialisations" doc:"Retention of materialisation runs, such as 400d, and at least predictions.retention; 0 means for ever. The newest run of each view is kept"`
-		Audit            duration `koanf:"audit" doc:"How long audit entries stay in the database, such as 400d, before they move into the object store, from which they are read like all others; 0 means for ever. Audit entries are never deleted"`
+		Audit            duration `koanf:"audit" doc:"How long audit entries stay in the database, such as 400d, before they are archived in the object store, where they remain readable; 0 means for ever. Audit entries are never deleted"`
 		DeletedRuns      duration `koanf:"deleted_runs" doc:"How long deleted runs, logged models and experiments can be restored, such as 90d, before they are pruned; 0 disables automatic pruning"`
 	} `koanf:"retention"`
 
@@ -218,14 +218,14 @@ type Config struct {
 		Checkpoint size     `koanf:"checkpoint" doc:"Maximum size of a job checkpoint that is stored"`
 		Free       size     `koanf:"free" doc:"Free disk space below which the server refuses to start and rejects writes; 0 disables the reserve"`
 		FreeFiles  int64    `koanf:"free_files" doc:"Free inodes below which the server refuses to start and rejects writes; 0 disables the reserve"`
-		Garbage    size     `koanf:"garbage" doc:"Heap that may be allocated between garbage collections, at least as much as is live; more costs less CPU. 0, or GOGC in the environment, uses the Go default"`
+		Garbage    size     `koanf:"garbage" doc:"Heap allocated between garbage collections, or the size of the live heap if that is larger. A larger value uses less CPU. With 0, or with GOGC in the environment, the Go default applies"`
 		SQLMemory  size     `koanf:"sql_memory" doc:"Memory limit of an SQL query"`
 		SQLDisk    size     `koanf:"sql_disk" doc:"Spill space of an SQL query in the data directory; queries over sealed tables spill only with encrypted_disk"`
 		SQLTime    duration `koanf:"sql_time" doc:"Maximum duration of an SQL query"`
 
 		Statements  int  `koanf:"sql_statements" doc:"Concurrent SQL statements of all projects; one project may use three quarters, one principal half"`
 		Imports     int  `koanf:"imports" doc:"Concurrent imports of dataset versions of all projects; shared like limits.sql_statements"`
-		Connections int  `koanf:"connections" doc:"Open connections of all listeners; 0 means half of the open-file limit, at most 16384. Half of the open-file limit is the maximum"`
+		Connections int  `koanf:"connections" doc:"Maximum open connections of all listeners, at most half of the open-file limit. 0 means half of that limit, but at most 16384"`
 		BodyRate    size `koanf:"body_rate" doc:"Minimum average rate of a request body after the first 20 s, in bytes per second; slower bodies get 408. 0 disables the check"`
 		Accounts    int  `koanf:"accounts" doc:"Maximum number of user accounts of the installation, and of service accounts of each project"`
 		Tokens      int  `koanf:"tokens" doc:"Maximum number of active tokens of an account"`

@@ -84,7 +84,7 @@ func (c Config) validateEngines() error {
 			if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || strings.Trim(u.Path, "/") != "" ||
 				u.Scheme != "https" && (u.Scheme != "http" || !isLoopback(u.Hostname())) {
 				return fault.New(fault.Invalid, "engines.%s.url: %.100q is not https://host:port", name, e.URL).
-					WithHint("Plain http is for nodes on this machine, at a loopback address.")
+					WithHint("Use https. Plain HTTP is permitted only for loopback addresses.")
 			}
 		}
 		if e.Lease != "" {
@@ -100,7 +100,7 @@ func (c Config) validateEngines() error {
 		switch {
 		case e.Kind == "kube" && e.WorkerImage == "":
 			return fault.New(fault.Invalid, "engines.%s.worker_image is missing", name).
-				WithHint("Name an image that has falaj-worker at /falaj-worker: FROM scratch, and one COPY.")
+				WithHint("Set an image that contains the binary /falaj-worker, such as one built from scratch with a single COPY.")
 		case e.Kind == "ray" && e.Address == "":
 			return fault.New(fault.Invalid, "engines.%s.address is missing", name).WithHint("Name Ray's Jobs API, such as http://head:8265.")
 		}

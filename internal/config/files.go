@@ -89,7 +89,7 @@ func LoadCertificate(cert, key string, now time.Time) (*tls.Certificate, error) 
 			return nil, fault.New(fault.Invalid, "tls.cert: the certificate of %s expired on %s", one.Subject, one.NotAfter.UTC().Format(time.RFC3339)).
 				WithHint("Have it renewed, and put the new chain and key into the files.")
 		case now.Before(one.NotBefore):
-			return nil, fault.New(fault.Invalid, "tls.cert: the certificate of %s is valid from %s on only", one.Subject, one.NotBefore.UTC().Format(time.RFC3339)).
+			return nil, fault.New(fault.Invalid, "tls.cert: the certificate of %s is not valid before %s", one.Subject, one.NotBefore.UTC().Format(time.RFC3339)).
 				WithHint("Check the clock of this machine.")
 		}
 	}

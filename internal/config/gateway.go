@@ -30,7 +30,7 @@ func (c Config) validateGateway() error {
 	}
 	u, err := url.Parse(g.Upstream)
 	if err != nil || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Scheme != "https" && (u.Scheme != "http" || !isLoopback(u.Hostname())) {
-		return fault.New(fault.Invalid, "gateway.upstream: %.100q is not https://host:port", withoutPassword(g.Upstream)).WithHint("Plain http is for this machine, at a loopback address.")
+		return fault.New(fault.Invalid, "gateway.upstream: %.100q is not https://host:port", withoutPassword(g.Upstream)).WithHint("Use https. Plain HTTP is permitted only for loopback addresses.")
 	}
 	if err := id.CheckName("gateway.name", g.Name); err != nil {
 		return err

@@ -69,7 +69,7 @@ func (c Config) validateRemotes() error {
 			u.Scheme != "https" && (u.Scheme != "http" || !isLoopback(u.Hostname())) ||
 			r.Protocol == string(remote.GRPC) && strings.Trim(u.Path, "/") != "" {
 			return fault.New(fault.Invalid, "serving.remotes.%s.url: %.100q is not https://host:port", name, withoutPassword(r.URL)).
-				WithHint("Plain http is for this machine, at a loopback address; gRPC has no path.")
+				WithHint("Use https. Plain HTTP is permitted only for loopback addresses. A gRPC URL has no path.")
 		}
 		if !slices.Contains(remote.Protocols, remote.Protocol(r.Protocol)) {
 			return fault.New(fault.Invalid, "serving.remotes.%s.protocol: %.40q must be one of %q", name, r.Protocol, remote.Protocols)

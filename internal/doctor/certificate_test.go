@@ -23,7 +23,7 @@ func TestCertificateIsChecked(t *testing.T) {
 		"good":       {may.AddDate(0, -1, 0), may.AddDate(0, 3, 0), "", "", "✓"},
 		"ends soon":  {may.AddDate(0, -1, 0), may.AddDate(0, 0, 3), "", "", "!"},
 		"expired":    {may.AddDate(-1, 0, 0), may.AddDate(0, 0, -1), "", "expired on 2026-04-30", "✗"},
-		"not yet":    {may.AddDate(0, 0, 1), may.AddDate(1, 0, 0), "", "valid from 2026-05-02", "✗"},
+		"not yet":    {may.AddDate(0, 0, 1), may.AddDate(1, 0, 0), "", "not valid before 2026-05-02", "✗"},
 		"wrong key":  {may.AddDate(0, -1, 0), may.AddDate(0, 3, 0), otherKey, "private key does not match", "✗"},
 		"no key":     {may.AddDate(0, -1, 0), may.AddDate(0, 3, 0), filepath.Join(other, "none"), "no such file", "✗"},
 		"not a file": {may.AddDate(0, -1, 0), may.AddDate(0, 3, 0), filepath.Join(other, "cert.pem"), "tls.cert and tls.key", "✗"},

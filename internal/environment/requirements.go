@@ -163,8 +163,8 @@ func narrowed(lock string, wanted map[string][]string) (string, error) {
 		})
 		slices.Sort(keep)
 		if keep = slices.Compact(keep); len(keep) == 0 {
-			return "", fault.New(fault.Invalid, "no file of %s %s has a hash that its requirement lists: listed are %s, the index has %s", p.Name, p.Version, few(listed), few(p.Hashes)).
-				WithHint("The file is not the one that was meant: find out why before you change the hash. `pip hash FILE` gives the hash of a file.")
+			return "", fault.New(fault.Invalid, "hash mismatch for %s %s: the requirement lists %s, the index has %s", p.Name, p.Version, few(listed), few(p.Hashes)).
+				WithHint("The index does not have the file that the hash identifies: find out why before you change the hash. `pip hash FILE` gives the hash of a file.")
 		}
 		lock = withHashes(lock, p.Name, keep)
 	}

@@ -112,8 +112,8 @@ func TestHashes(t *testing.T) {
 		"one is of another platform": {[]string{"my-box==1.0 --hash=" + c + " --hash=" + a}, "", []string{a}},
 		"two lines":                  {[]string{"my-box==1.0 --hash=" + b, "my-box==1.0 --hash=" + a}, "", []string{a, b}},
 		"another kind":               {[]string{"my-box==1.0 --hash=" + long}, "", []string{long}},
-		"of another file":            {[]string{"my-box==1.0 --hash=" + c}, "no file of my-box 1.0 has a hash that its requirement lists: listed are " + c + ", the index has " + a + ", " + b, nil},
-		"of what others need":        {[]string{"other==2.0 --hash=" + a}, "no file of other 2.0", nil},
+		"of another file":            {[]string{"my-box==1.0 --hash=" + c}, "hash mismatch for my-box 1.0: the requirement lists " + c + ", the index has " + a + ", " + b, nil},
+		"of what others need":        {[]string{"other==2.0 --hash=" + a}, "hash mismatch for other 2.0", nil},
 		"not in the lock":            {[]string{"absent==1 --hash=" + c}, "", []string{a, b}},
 	} {
 		for _, l := range test.lines {

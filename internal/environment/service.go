@@ -278,7 +278,7 @@ func (s *Service) describe(ctx context.Context, spec Spec) (Environment, error) 
 	}
 	if e.backend() != "" && !slices.Contains(s.cfg.Hosts, torchHost) {
 		return e, fault.New(fault.Invalid, "torch_backend: builds of this installation may not reach PyTorch's index, %s", torchHost).
-			WithHint("The operator adds %s to environments.hosts, with where its files are (download-r2.pytorch.org:443), or a mirror of it to environments.indexes, which an environment names in indexes.", torchHost)
+			WithHint("Ask the operator to add %s and download-r2.pytorch.org:443, which serves its files, to environments.hosts, or to add a mirror to environments.indexes that the environment then names in spec.indexes.", torchHost)
 	}
 	spec.TorchBackend = e.backend() // of what is meant, so that another meaning is a change
 	e.SpecDigest, err = specDigest(spec, e.Interpreter, s.cfg.Index, more)
@@ -293,12 +293,12 @@ func (s *Service) indexes(spec Spec) ([]string, error) {
 		at, ok := s.cfg.Indexes[name]
 		if !ok {
 			known := strings.Join(slices.Sorted(maps.Keys(s.cfg.Indexes)), ", ")
-			hint := "There are: " + known + "."
+			hint := "Available indexes: " + known + "."
 			if known == "" {
 				hint = "There are none."
 			}
 			return nil, fault.New(fault.Invalid, "the installation has no package index %.80q", name).
-				WithHint("%s The operator adds one to environments.indexes in the configuration, and the hosts of its files to environments.hosts.", hint)
+				WithHint("%s Ask the operator to add the index to environments.indexes, and the hosts of its files to environments.hosts.", hint)
 		}
 		urls = append(urls, at)
 	}
@@ -353,14 +353,14 @@ func (s *Service) matching(ctx context.Context, version string) ([]Interpreter, 
 	}
 	none := []Interpreter{{}}
 	if len(found) == 0 {
-		return none, fault.New(fault.Invalid, "this machine has no Python of at least 3.10").WithHint("Install one, such as the package python3.")
+		return none, fault.New(fault.Invalid, "no Python 3.10 or later was found on this machine").WithHint("Install one, such as the package python3.")
 	}
 	if filepath.IsAbs(version) {
 		return none, fault.New(fault.Invalid, "%s is not one of this machine's Pythons", version).
 			WithHint("Name one of the interpreters %s, or have the operator add it to environments.interpreters in the configuration.", strings.Join(s.paths(), ", "))
 	}
 	return none, fault.New(fault.Invalid, "python %s is not on this machine", version).
-		WithHint("Installed are %s; choose one of them or install %s.", strings.Join(found, ", "), version)
+		WithHint("Installed versions: %s. Choose one of them, or install %s.", strings.Join(found, ", "), version)
 }
 
 // paths are of the interpreters that were found; the caller holds mu.

@@ -417,7 +417,7 @@ func TestOwnHashes(t *testing.T) {
 	}
 	u.ran = nil
 	e = w.built(t, "py", environment.Spec{Requirements: []string{"six==1.0 --hash=" + of("another")}})
-	if e.State != environment.Failed || !strings.HasPrefix(e.Reason, "no file of six 1.0 has a hash that its requirement lists") || e.Hint == "" {
+	if e.State != environment.Failed || !strings.HasPrefix(e.Reason, "hash mismatch for six 1.0: the requirement lists") || e.Hint == "" {
 		t.Fatalf("%+v", e)
 	}
 	if got := strings.Join(u.ran, " "); got != "compile" {

@@ -178,13 +178,13 @@ func (s *Streams) firstOnline(ctx context.Context, v View) (Online, error) {
 // pushed reads the rows of a push.
 func (s *Streams) pushed(v View, columns map[string][]any) ([]online.Row, error) {
 	if v.windows() != nil {
-		return nil, fault.New(fault.Unsupported, "it has aggregations, and a repeated push would count events twice").
+		return nil, fault.New(fault.Unsupported, "the view has aggregations, and a repeated push would count events twice").
 			WithHint("Ingest the rows into its source and materialise it, or use a stream source: `stream: {push: {}}`.")
 	}
 	known := v.columns()
 	for name := range columns {
 		if !slices.Contains(known, name) {
-			return nil, fault.New(fault.Invalid, "it has no column %q%s", clip(name), nearest(name, known)).WithHint("Its columns are %s.", clipList(known))
+			return nil, fault.New(fault.Invalid, "the view has no column %q%s", clip(name), nearest(name, known)).WithHint("Its columns are %s.", clipList(known))
 		}
 	}
 	n := len(columns[v.Timestamp])
@@ -228,8 +228,8 @@ func (s *Streams) pushed(v View, columns map[string][]any) ([]online.Row, error)
 			return nil, fault.New(fault.Invalid, "row %d: the time %q is null", i+1, v.Timestamp)
 		}
 		if event.Time().After(horizon) {
-			return nil, fault.New(fault.Invalid, "row %d: the time is in the future", i+1).WithData("%s", event.Time().Format(time.RFC3339Nano)).
-				WithHint("Correct the clock of its producer.")
+			return nil, fault.New(fault.Invalid, "row %d: the event timestamp is in the future", i+1).WithData("%s", event.Time().Format(time.RFC3339Nano)).
+				WithHint("Correct the producer's clock.")
 		}
 		r.Event, r.Created = event.Int(), online.NoCreated
 		if v.CreatedTimestamp != "" {

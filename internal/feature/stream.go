@@ -576,7 +576,7 @@ func (s *Streams) check(l *eventLog, e Event) error {
 		return fault.New(fault.Invalid, "the time %q is null", v.Timestamp)
 	}
 	if at.Time().After(s.cfg.Online.Horizon()) {
-		return fault.New(fault.Invalid, "the time is in the future").WithData("%s", at.Time().Format(time.RFC3339Nano))
+		return fault.New(fault.Invalid, "the event timestamp is in the future").WithData("%s", at.Time().Format(time.RFC3339Nano))
 	}
 	return nil
 }

@@ -463,7 +463,7 @@ func TestDeadLetters(t *testing.T) {
 		return dead
 	}
 	much := `column "amount": "much" is not a float64`
-	list("the time is in the future: 2013-05-01T01:00:00Z", much)
+	list("the event timestamp is in the future: 2013-05-01T01:00:00Z", much)
 	w.now = w.now.Add(time.Hour)
 	if r, err := w.ReplayDeadLetters(w.ctx, nyc, "spending", nil); err != nil || r.Accepted != 1 || r.StillDead != 1 {
 		t.Errorf("%+v %v", r, err)

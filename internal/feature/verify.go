@@ -419,11 +419,11 @@ func (pl *plan) reaches(sample []sampled, marks []time.Time) error {
 	}
 	for i, v := range pl.views {
 		if w := marks[i]; micros(w) < micros(last) {
-			until := "never whole"
+			until := "not completely materialised"
 			if !w.IsZero() {
-				until = "up to " + w.Format(time.RFC3339)
+				until = "materialised up to " + w.Format(time.RFC3339)
 			}
-			return fault.New(fault.Conflict, "feature view %s is materialised %s, and the training set reaches %s", v.view.Ref(), until, last.Format(time.RFC3339)).
+			return fault.New(fault.Conflict, "feature view %s is %s, but the training set extends to %s", v.view.Ref(), until, last.Format(time.RFC3339)).
 				WithHint("Materialise it first: falaj feature materialise %s --until %s.", v.view.Ref(), last.Add(time.Second).Format(time.RFC3339))
 		}
 	}

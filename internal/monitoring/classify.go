@@ -528,7 +528,7 @@ func (s *Service) waiting(ctx context.Context, p, job string) (all []StoredClass
 // take fills in what the job found.
 func (c *Classification) take(o ClassifierOutcome, now time.Time) {
 	var r classifier.Result
-	err := fault.New(fault.Conflict, "job %s wrote no %s", c.Job, classifier.Output).WithHint("See falaj job logs %s.", c.Job)
+	err := fault.New(fault.Conflict, "job %s did not write %s", c.Job, classifier.Output).WithHint("See `falaj job logs %s`.", c.Job)
 	var said error = err
 	if o.Result != nil {
 		r, said = classifier.Decode(o.Result)
@@ -537,7 +537,7 @@ func (c *Classification) take(o ClassifierOutcome, now time.Time) {
 	case fault.Is(said, fault.Conflict) && o.Result != nil:
 		c.fail(said, now) // the program's own words
 	case !o.Succeeded:
-		c.fail(fault.New(fault.Conflict, "job %s did not succeed: %s", c.Job, o.Reason).WithHint("See falaj job logs %s.", c.Job), now)
+		c.fail(fault.New(fault.Conflict, "job %s did not succeed: %s", c.Job, o.Reason).WithHint("See `falaj job logs %s`.", c.Job), now)
 	case said != nil:
 		c.fail(said, now)
 	default:

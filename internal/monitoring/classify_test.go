@@ -260,8 +260,8 @@ func TestClassifyOfClassifiersThatFail(t *testing.T) {
 		want    string
 	}{
 		"no package":  {monitoring.ClassifierOutcome{Ended: true, Reason: "exit code 1", Result: []byte(`{"error": "the environment has no sklearn"}`)}, "the environment has no sklearn"},
-		"out of time": {monitoring.ClassifierOutcome{Ended: true, Reason: "it ran longer than 30m0s"}, "job job_%d did not succeed: it ran longer than 30m0s. See falaj job logs job_%d."},
-		"no answer":   {monitoring.ClassifierOutcome{Ended: true, Succeeded: true}, "job job_%d wrote no domain.json. See falaj job logs job_%d."},
+		"out of time": {monitoring.ClassifierOutcome{Ended: true, Reason: "it ran longer than 30m0s"}, "job job_%d did not succeed: it ran longer than 30m0s. See `falaj job logs job_%d`."},
+		"no answer":   {monitoring.ClassifierOutcome{Ended: true, Succeeded: true}, "job job_%d did not write domain.json. See `falaj job logs job_%d`."},
 		"nonsense":    {monitoring.ClassifierOutcome{Ended: true, Succeeded: true, Result: []byte(`{"auc": 2}`)}, "domain.json lacks a required field"},
 		"not drifted": {monitoring.ClassifierOutcome{Ended: true, Succeeded: true, Result: []byte(strings.Replace(told, "0.75", "0.55", 1))}, ""},
 	} {

@@ -192,8 +192,8 @@ func (s Spec) validWindow() error {
 		return fault.Wrap(err, "spec.lateness")
 	}
 	if w.Rows == 0 && late.Microseconds() > manyPanes*slide {
-		return fault.New(fault.Invalid, "spec.lateness is %q, and must be at most %d slides of the window", s.Lateness, manyPanes).
-			WithHint("Windows stay in memory until they close.")
+		return fault.New(fault.Invalid, "spec.lateness is %q, and must be at most %d times spec.window.slide", s.Lateness, manyPanes).
+			WithHint("Reduce spec.lateness, or increase spec.window.slide: windows stay in memory until they close.")
 	}
 	return nil
 }
@@ -383,7 +383,7 @@ func (r *RetrainSpec) validate() error {
 	for _, mark := range []string{"{{from}}", "{{to}}"} {
 		if !strings.Contains(r.Spine, mark) {
 			return fault.New(fault.Invalid, "spec.retrain.spine does not use %s", mark).
-				WithHint("The rows between them are trained on, e.g. WHERE departs >= {{from}} AND departs < {{to}}.")
+				WithHint("Use both markers to select the rows for training, e.g. WHERE departs >= {{from}} AND departs < {{to}}.")
 		}
 	}
 	for _, on := range r.On {

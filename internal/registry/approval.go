@@ -117,7 +117,7 @@ func (s *Approvals) Review(ctx context.Context, p project.Name, name, ref string
 				continue
 			}
 			if a.Verdict == verdict && a.Digest == v.Digest && a.Counts {
-				return fault.New(fault.Conflict, "you already have %s version %s", verdict, v).WithHint("Another user must do so.")
+				return fault.New(fault.Conflict, "you have already %s version %s", verdict, v).WithHint("Ask another user to review the version.")
 			}
 			break
 		}
@@ -183,7 +183,7 @@ func (s *Approvals) Cleared(ctx context.Context, tx *store.Tx, p project.Name, n
 	}
 	model := fault.ShellWord(v.Model)
 	err = fault.New(fault.Conflict, "model %s %s yet: %s", v, what, strings.Join(c.Missing, "; ")).
-		WithHint("Policy %s requires this. `falaj model approvals %s %d` lists the missing requirements. Users other than its authors approve it with `falaj model approve %s %d`.", c.Policy, model, v.Number, model, v.Number)
+		WithHint("Policy %s requires this. `falaj model approvals %s %d` lists the missing requirements. A user who is not an author can approve it with `falaj model approve %s %d`.", c.Policy, model, v.Number, model, v.Number)
 	return audit.Refuse(err, audit.Entry{Project: string(p), Action: string(ActionPromote), Object: "model " + v.String()})
 }
 

@@ -73,7 +73,7 @@ func (s *Outputs) OpenOutput(ctx context.Context, p project.Name, jid JobID, fil
 	}
 	r, err := from.open(ctx, name, most)
 	if fault.Is(err, fault.NotFound) {
-		return nil, fault.New(fault.NotFound, "attempt %d of job %s has no plain file %q", a.Number, jid, name).WithHint("List its files with `falaj job files %s`; links that leave the output are not followed.", jid)
+		return nil, fault.New(fault.NotFound, "attempt %d of job %s has no regular file %q", a.Number, jid, name).WithHint("List its files with `falaj job files %s`; links that leave the output are not followed.", jid)
 	}
 	return r, err
 }
@@ -204,8 +204,8 @@ func (s *Outputs) Logs(ctx context.Context, p project.Name, jid JobID, number in
 		case i >= 0:
 			r, err := s.cfg.Compute.Logs(ctx, compute.WorkloadID(attempts[i].ID), offset, follow)
 			if fault.Is(err, fault.Gone) || fault.Is(err, fault.NotFound) { // the record of the workload goes before the attempt's
-				return nil, fault.New(fault.Gone, "the output of job %s is no longer kept by its pool", jid).
-					WithHint("Read it from the artifacts of run %s, below logs/.", attempts[i].Run)
+				return nil, fault.New(fault.Gone, "the log of job %s is no longer available in its pool", jid).
+					WithHint("Read the log from the artifacts of run %s, below logs/.", attempts[i].Run)
 			}
 			return r, err
 		case number > 0:

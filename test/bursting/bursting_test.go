@@ -96,7 +96,7 @@ func TestBursts(t *testing.T) {
 	if out := p.Run(0, "job", "why", patient); !strings.Contains(out, "no delay_cost is set") {
 		t.Errorf("patient: %s", out)
 	}
-	if out := p.Run(0, "pool", "status", "cloud"); !strings.Contains(out, "elastic, by simulated: 0 to 3 nodes; wished 1") || !strings.Contains(out, "worth") && !strings.Contains(out, "1 reserved") && !strings.Contains(out, "1 busy") && !strings.Contains(out, "1 starting") {
+	if out := p.Run(0, "pool", "status", "cloud"); !strings.Contains(out, "elastic, by simulated: 0 to 3 nodes; desired 1") || !strings.Contains(out, "worth") && !strings.Contains(out, "1 reserved") && !strings.Contains(out, "1 busy") && !strings.Contains(out, "1 starting") {
 		t.Errorf("status: %s", out)
 	}
 	if got := p.Ends(hurried, "succeeded"); got.Text("pool") != "cloud" {

@@ -89,9 +89,9 @@ type Tariff struct {
 
 // Period is when another price holds, by the clock on the wall.
 type Period struct {
-	Days  []string `json:"days,omitempty" doc:"mon, tue, wed, thu, fri, sat, sun, on which it begins; default all"`
+	Days  []string `json:"days,omitempty" doc:"Days on which the period begins: mon, tue, wed, thu, fri, sat, sun; default all"`
 	From  string   `json:"from,omitempty" doc:"Such as 22:00; default 00:00"`
-	To    string   `json:"to,omitempty" doc:"Such as 06:00, then of the day after; default 24:00"`
+	To    string   `json:"to,omitempty" doc:"End of the period, such as 06:00; on the next day if it is not after from; default 24:00"`
 	Price float64  `json:"price" doc:"For an hour, or a kWh"`
 }
 

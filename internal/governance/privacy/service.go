@@ -394,7 +394,7 @@ func (s *Service) begin(ctx context.Context, r Row) (Erasure, error) {
 			return err
 		}
 		if open >= maxOpen {
-			return fault.New(fault.Exhausted, "%d erasures are under way", open).WithHint("Try again when some are done.")
+			return fault.New(fault.Exhausted, "%d erasures are in progress, the limit", open).WithHint("Try again when some of them have finished.")
 		}
 		if err := s.cfg.Store.Put(ctx, tx, r); err != nil {
 			return err
@@ -605,8 +605,8 @@ func (s *Service) run(ctx context.Context, r Row) (err error) {
 		return err
 	}
 	for _, p := range left.Places {
-		return fault.New(fault.Conflict, "%s %s has %d rows of the person again", p.Kind, p.Name, p.Rows).
-			WithHint("They were written meanwhile, and are erased in the next round.")
+		return fault.New(fault.Conflict, "%s %s has %d new rows of the person", p.Kind, p.Name, p.Rows).
+			WithHint("The rows were written during the erasure. The next attempt erases them.")
 	}
 	f := Found{Places: r.Places, Deleted: r.Deleted, Unsearched: r.Unsearched, Models: r.Models}
 	f.add("", Found{Unsearched: left.Unsearched})

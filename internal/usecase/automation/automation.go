@@ -306,7 +306,7 @@ func (s *Service) tryVersion(ctx context.Context, e event.Event) (*intent, error
 			model, version, registered := registry.SplitRef(j.Model)
 			switch {
 			case j.State != training.Succeeded:
-				return "", "", fault.New(fault.Conflict, "job %s %s: %s", j.Job, j.State, j.Reason).WithHint("See falaj job logs %s.", j.Job)
+				return "", "", fault.New(fault.Conflict, "job %s %s: %s", j.Job, j.State, j.Reason).WithHint("See `falaj job logs %s`.", j.Job)
 			case !registered:
 				return "", "", fault.New(fault.Conflict, "job %s registered no model", j.Job).WithHint("Set register: NAME, and write model/ to its output.")
 			}

@@ -178,7 +178,7 @@ func (f Data) Append(ctx context.Context, r feature.Appended) (feature.DatasetVe
 		Producer: dataset.Producer{Kind: "stream", Text: r.Text},
 		Then: func(ctx context.Context, tx *store.Tx, v dataset.Version) error {
 			if v.State == dataset.Rejected {
-				return fault.New(fault.Invalid, "with the events %s would be rejected: %s", v.Dataset, v.Reason).
+				return fault.New(fault.Invalid, "dataset %s would be rejected with the new events: %s", v.Dataset, v.Reason).
 					WithHint("Change the expectation of the dataset; the events are kept until then.")
 			}
 			if v.Unchanged && v.Number != base.Number {

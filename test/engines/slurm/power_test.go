@@ -47,7 +47,7 @@ func TestBurstsOntoSlurm(t *testing.T) {
 	p := s.Project(t, "p")
 	p.Apply(`{api_version: falaj/v1, kind: Pool, name: night, spec: {engine: hpc, mode: delegated, options: {partition: batch}, price_per_hour: 5,
   elastic: {provisioner: slurm, max: 2, startup: 20s, idle: 5s}}}`)
-	if out := p.Run(0, "pool", "describe", "night"); !strings.Contains(out, "0 to 2 nodes; wished 0") {
+	if out := p.Run(0, "pool", "describe", "night"); !strings.Contains(out, "0 to 2 nodes; desired 0") {
 		t.Fatal(out)
 	}
 	id := p.Apply(`{api_version: falaj/v1, kind: Job, name: j, project: PROJECT, spec: {pools: [night], workers: 2, command: [/bin/sh, -c, "hostname; sleep 2"],

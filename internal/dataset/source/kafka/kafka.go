@@ -256,7 +256,7 @@ func (l *log) explain(err error) error {
 		case kerr.TopicAuthorizationFailed.Code, kerr.SaslAuthenticationFailed.Code, kerr.ClusterAuthorizationFailed.Code:
 			return fault.New(fault.Invalid, "%s: %s", where, said.Description).WithHint("Check username and password in the secret, and the user's read permissions.")
 		case kerr.OffsetOutOfRange.Code:
-			return fault.New(fault.Gone, "messages of topic %s were removed before they were read", l.o.Topic).
+			return fault.New(fault.Gone, "messages of topic %s were deleted before they were read", l.o.Topic).
 				WithHint("Keep messages longer than the time between runs. To start from the oldest message, ingest with --anew.")
 		}
 		if !said.Retriable {

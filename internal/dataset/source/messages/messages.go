@@ -246,7 +246,7 @@ func (s *reader) Close() error {
 
 // Bounds are where a reading of a log begins and ends: first and next are the
 // oldest offset that the log has and the one after its newest, by partition.
-// Error: fault.Gone when messages were removed before they were read.
+// Error: fault.Gone when messages were deleted before they were read.
 func Bounds(r source.Request, first, next Places) (from, until Places, err error) {
 	after, err := Parse(r.After)
 	if err != nil {
@@ -273,7 +273,7 @@ func Bounds(r source.Request, first, next Places) (from, until Places, err error
 		case !known:
 			start = oldest
 		case start < oldest && start < until[p]:
-			return nil, nil, fault.New(fault.Gone, "the messages %d to %d of partition %d were removed before they were read", start, oldest-1, p).
+			return nil, nil, fault.New(fault.Gone, "the messages %d to %d of partition %d were deleted before they were read", start, oldest-1, p).
 				WithHint("Keep messages longer than the time between runs. To start from the oldest message, ingest with --anew.")
 		}
 		if start > next[p] {

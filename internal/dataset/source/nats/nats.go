@@ -227,8 +227,8 @@ func (l *log) kept(ctx context.Context, seq int64) error {
 		return l.explain(err)
 	}
 	if oldest := int64(info.State.FirstSeq); oldest > seq { //nolint:gosec // G115: sequences rise from 1
-		return fault.New(fault.Gone, "the messages %d to %d of stream %s were removed before they were read", seq, oldest-1, l.o.Stream).
-			WithHint("Keep messages longer than a run takes. To start from the oldest message, ingest with --anew.")
+		return fault.New(fault.Gone, "messages %d to %d of stream %s were deleted before they were read", seq, oldest-1, l.o.Stream).
+			WithHint("Set the stream's retention longer than an ingestion run. To start from the oldest message, ingest with --anew.")
 	}
 	return nil
 }
@@ -249,9 +249,9 @@ func (l *log) explain(err error) error {
 	case errors.As(err, &known):
 		return known
 	case errors.Is(err, jetstream.ErrStreamNotFound):
-		return fault.New(fault.NotFound, "there is no stream %q at %s", l.o.Stream, where)
+		return fault.New(fault.NotFound, "stream %q not found at %s", l.o.Stream, where)
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
-		return fault.New(fault.Invalid, "JetStream is not enabled on %s", where).WithHint("Enable JetStream: only its streams store messages that can be read again.")
+		return fault.New(fault.Invalid, "JetStream is not enabled on %s", where).WithHint("Enable JetStream on the server. Without it, messages are not stored and cannot be replayed.")
 	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired):
 		return fault.New(fault.Invalid, "%s rejected the credentials in the secret", where).WithHint("Check username and password, token or creds in the secret.")
 	case errors.Is(err, nats.ErrSecureConnWanted), errors.Is(err, nats.ErrSecureConnRequired):

@@ -110,7 +110,7 @@ func Logs(t *testing.T, l Log) {
 		l.Trim(t, "gone", 2)
 		next := r
 		next.After = until
-		Refused(t, l.Driver, next, fault.Gone, "were removed before they were read", "--anew")
+		Refused(t, l.Driver, next, fault.Gone, "were deleted before they were read", "--anew")
 		rows, _, _, _ := ReadAll(t, l.Driver, r)
 		equal(t, rows, want(8, 10))
 	})

@@ -58,7 +58,7 @@ func (s *session) Unavailable() error {
 
 func (s *session) unavailable(why Reason) error {
 	return fault.New(fault.Unavailable, "the remote %s is unavailable for the model: %s", s.server.name, why.words()).
-		WithHint("It is checked every few seconds, and used again when it is ready.").WithRetry(time.Second)
+		WithHint("Falaj checks the remote every few seconds, and resumes using it when it is ready.").WithRetry(time.Second)
 }
 
 func (s *session) Infer(ctx context.Context, inputs []runtime.Tensor, outputs []string) ([]runtime.Tensor, error) {
@@ -115,12 +115,12 @@ func (s *session) refused(why Reason, inputs []runtime.Tensor) error {
 	case Rejected:
 		err := fault.New(fault.Invalid, "the remote %s rejected the inputs", s.server.name)
 		if s.maxRows > 0 && len(inputs) > 0 && len(inputs[0].Shape) > 0 && inputs[0].Shape[0] > int64(s.maxRows) {
-			return err.WithHint("Its limit is %d rows.", s.maxRows)
+			return err.WithHint("Send at most %d rows in a request.", s.maxRows)
 		}
 		return err
 	case Busy:
 		return fault.New(fault.Exhausted, "the remote %s is overloaded, or its response is too large", s.server.name).
-			WithHint("Try again in a moment, with fewer rows if there are many.").WithRetry(time.Second)
+			WithHint("Retry later. If the request has many rows, send fewer.").WithRetry(time.Second)
 	case Broken:
 		return fault.New(fault.Internal, "the model failed at the remote %s", s.server.name)
 	default:
@@ -158,7 +158,7 @@ func (s *session) compare(ctx context.Context) (platform string, err error) {
 	if s.model.version != "" && !slices.Contains(versions, s.model.version) {
 		if len(versions) == 0 {
 			return "", fault.New(fault.Invalid, "the remote %s has no versions of its model %.100q", s.server.name, s.model.name).
-				WithHint("Set spec.runtime.remote.version to none, and add {version} to its model's name.")
+				WithHint("Set spec.runtime.remote.version to none, and add {version} to spec.runtime.remote.model.")
 		}
 		return "", fault.New(fault.Invalid, "the remote %s has versions %.10q of its model %.100q, not %s", s.server.name, versions[:min(len(versions), 10)], s.model.name, s.model.version)
 	}
