@@ -25,14 +25,20 @@ func untrusted(err error) bool {
 var errClosed = fault.New(fault.Unavailable, "the database is closed").WithHint("The server is stopping; try again when it is running.")
 
 // Ended adds the end of ctx to the error of a statement that came after it: database/sql
-// rolls the transaction back then, and says only that it is over. It is for every
-// transaction that ctx ends, also of other databases.
+// rolls the transaction back then, closes the rows that are being read, and says only that.
+// It is for every transaction that ctx ends, also of other databases.
 func Ended(ctx context.Context, err error) error {
-	if errors.Is(err, sql.ErrTxDone) && ctx.Err() != nil {
+	if err == nil || ctx.Err() == nil || errors.Is(err, ctx.Err()) {
+		return err
+	}
+	if errors.Is(err, sql.ErrTxDone) || errors.Is(err, sql.ErrConnDone) || strings.Contains(err.Error(), rowsClosed) {
 		return fmt.Errorf("%w: %w", ctx.Err(), err)
 	}
 	return err
 }
+
+// rowsClosed is an error that database/sql does not export.
+const rowsClosed = "sql: Rows are closed"
 
 // IsUnique reports whether err is a violation of a primary key or unique index,
 // on either database. The transaction can continue only if the statement was in a

@@ -181,7 +181,7 @@ func TestEndsAndRepetitions(t *testing.T) {
 	}{
 		"user error":    {exits: []enginetest.Exit{{Code: 1}}, state: training.Failed, class: training.UserError, attempts: 1, says: "exited with code 1"},
 		"segfault":      {exits: []enginetest.Exit{{Signal: syscall.SIGSEGV}}, state: training.Failed, class: training.UserError, attempts: 1, says: "killed by"},
-		"out of memory": {exits: []enginetest.Exit{{OutOfMemory: true}}, state: training.Failed, class: training.OutOfMemory, attempts: 1, says: "1GiB of memory"},
+		"out of memory": {exits: []enginetest.Exit{{OutOfMemory: true}}, state: training.Failed, class: training.OutOfMemory, attempts: 1, says: "memory limit of 1GiB"},
 		"not started":   {exits: []enginetest.Exit{{NotStarted: "no such program"}}, state: training.Failed, class: training.Unprepared, attempts: 1, says: "no such program"},
 		"saved once":    {act: checkpoint("step-1"), exits: []enginetest.Exit{{Code: 75}, {}}, state: training.Succeeded, class: training.Done, attempts: 2},
 		"unfinished save": {
