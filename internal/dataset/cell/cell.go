@@ -60,8 +60,10 @@ func Float32Text(f float32) string {
 	return strconv.FormatFloat(float64(f), 'g', -1, 32)
 }
 
+// TimestampText is a timestamp, in microseconds, as people read it.
 func TimestampText(us int64) string { return time.UnixMicro(us).UTC().Format(time.RFC3339Nano) }
 
+// DateText is a date, in days, as people read it.
 func DateText(days int64) string { return time.Unix(days*86400, 0).UTC().Format(time.DateOnly) }
 
 // Number is a value that is not null as a number: of days for dates, of
@@ -147,6 +149,7 @@ func Append(b []byte, a arrow.Array, i int) []byte {
 	return b
 }
 
+// FloatBits are the bits of a number, the same for 0 and -0, and for every NaN.
 func FloatBits(f float64) uint64 {
 	switch {
 	case f == 0:

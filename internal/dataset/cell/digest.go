@@ -25,6 +25,7 @@ type Digest struct {
 
 const digestVersion = "falaj dataset content 1\n"
 
+// NewDigest begins the digest of a table.
 func NewDigest(s table.Schema) *Digest {
 	d := &Digest{schema: s, cols: make([]hash.Hash, len(s))}
 	for i := range d.cols {
@@ -33,6 +34,7 @@ func NewDigest(s table.Schema) *Digest {
 	return d
 }
 
+// Add adds rows.
 func (d *Digest) Add(rec arrow.RecordBatch) {
 	d.rows += rec.NumRows()
 	for c, h := range d.cols {
@@ -53,6 +55,7 @@ func (d *Digest) Add(rec arrow.RecordBatch) {
 	}
 }
 
+// Sum is the digest of the rows so far: "sha256:" and hexadecimal digits.
 func (d *Digest) Sum() string {
 	var b bytes.Buffer
 	b.WriteString(digestVersion)

@@ -38,11 +38,11 @@ func TestJoin(t *testing.T) {
 			t.Errorf("%s: %v (%s), not %q", name, err, fault.HintOf(err), says)
 		}
 	}
-	a := must("a", "objects", "online features")
+	must("a", "objects", "online features")
 	refused("a uses this database, and this server keeps objects in its own data directory", "b", "objects")
 	refused("and this server keeps objects and online features in its own", "b", "objects", "online features")
 	refused("a uses this database, and that server keeps objects or online features in its own", "b")
-	a = must("a", "objects") // killed, and started again: nothing to wait for
+	a := must("a", "objects") // killed, and started again: nothing to wait for
 	if log.Len() > 0 {
 		t.Errorf("alone: %s", log.String())
 	}
