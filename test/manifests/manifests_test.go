@@ -82,6 +82,11 @@ func TestPrintedManifestsChangeNothing(t *testing.T) {
 			ids[kind] = a[0].ID
 		}
 	}
+	p.Eventually("the deployment has no monitor", func() (bool, error) { // which an event makes
+		var monitors struct{ Items []client.Object }
+		err := p.C.Do(t.Context(), http.MethodGet, p.Path("monitors"), nil, &monitors)
+		return slices.ContainsFunc(monitors.Items, func(m client.Object) bool { return m.Text("name") == "delay" }), err
+	})
 	ids["automatic Monitor"] = "delay"
 	for about, name := range ids {
 		kind := strings.TrimPrefix(about, "automatic ")
