@@ -1185,7 +1185,7 @@ func TestVerifyFindsADifference(t *testing.T) {
 	refused(t, err, fault.Conflict, "not online")
 	w.mustMaterialise("weather", at(8.5))
 	_, err = w.Verify(w.ctx, feature.VerifyRequest{Project: nyc, TrainingSet: "delays@1"})
-	refused(t, err, fault.Conflict, "up to 2013-01-01T08:30:00Z", "reaches 2013-01-01T09:00:00Z")
+	refused(t, err, fault.Conflict, "up to 2013-01-01T08:30:00Z", "extends to 2013-01-01T09:00:00Z")
 	w.mustMaterialise("weather", at(9))
 	for _, req := range []feature.VerifyRequest{{View: "weather"}, {TrainingSet: "delays@1"}} {
 		req.Project = nyc
