@@ -29,6 +29,7 @@ func TestStores(t *testing.T) {
 }
 
 func conform(t *testing.T, s datafile.Store) {
+	t.Helper()
 	ctx := t.Context()
 	for name, form := range map[string]datafile.Form{"enveloped": datafile.Enveloped, "sealed": datafile.SelfSealed, "plain": datafile.Plain} {
 		t.Run(name, func(t *testing.T) {
