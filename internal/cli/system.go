@@ -198,7 +198,7 @@ func (a *app) login() *cobra.Command {
 		Short: "Store an access token for this user",
 		Long: "Verifies a token with the server and stores it in the user's configuration directory (mode 0600), as the current\n" +
 			"context; --context names the context. Contexts of other servers are kept. The token is read from standard input or\n" +
-			"FALAJ_TOKEN, never from an argument.",
+			"FALAJ_TOKEN, never from an argument. The context's project is that of --project, or of a token that is bound to one.",
 		Example: "  falaj login --server https://falaj.example:7070 --project nyc < token.txt",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -232,12 +232,20 @@ func (a *app) login() *cobra.Command {
 			if err := c.Do(cmd.Context(), http.MethodGet, "/api/v1/whoami", nil, &who); err != nil {
 				return err
 			}
-			l := a.logins()
-			l.use(credentials{Name: first(a.contextNamed(), contextName(server)), Server: server, Token: token, Project: a.project, CA: ca})
+			bound := who.Text("project")
+			if bound != "" && a.project != "" && a.project != bound {
+				return usage("--project is %s, but the token is bound to project %s; use a token of project %s, or leave --project out", a.project, bound, a.project)
+			}
+			l, p := a.logins(), first(a.project, bound)
+			l.use(credentials{Name: first(a.contextNamed(), contextName(server)), Server: server, Token: token, Project: p, CA: ca})
 			if err := a.store(l); err != nil {
 				return err
 			}
-			a.say("Logged in to %s as %s.", server, first(who.Text("name"), who.Text("id")))
+			in := ""
+			if p != "" {
+				in = " Project: " + p + "."
+			}
+			a.say("Logged in to %s as %s.%s", server, first(who.Text("name"), who.Text("id")), in)
 			return nil
 		},
 	}
