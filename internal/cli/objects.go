@@ -205,7 +205,7 @@ func (a *app) apply() *cobra.Command {
 					return fmt.Errorf("%s: %w", f, err)
 				}
 				shown := a.phases()
-				shown.showSoon(fmt.Sprintf("applying %s: waiting for the server", f))
+				shown.showSoon(fmt.Sprintf("applying %s: the server is checking and storing it", f))
 				applied, err := c.Apply(cmd.Context(), project, b, dryRun)
 				shown.end()
 				all = append(all, applied...)

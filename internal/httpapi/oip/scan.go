@@ -1,10 +1,13 @@
 package oip
 
 import (
+	"bytes"
 	"encoding/base64"
 	"errors"
 	"math"
 	"strconv"
+	"strings"
+	"unicode"
 	"unsafe"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -434,19 +437,37 @@ func (s *scanner) name(t *runtime.Tensor, i, at int) {
 	if r, ok := errors.AsType[refusal](s.err); ok {
 		kind = string(r)
 	}
-	tok := s.buf[at:min(at+40, len(s.buf))]
-	for j, c := range tok {
-		if j > 0 && (c == ',' || c == ']' || c == ' ') {
-			tok = tok[:j]
-			break
-		}
-	}
-	if string(tok) == "null" {
+	tok := shownToken(s.buf[at:])
+	if tok == "null" {
 		s.err = fault.New(fault.Invalid, "input %q: element %d is null, but tensors have no missing values", t.Name, i).
 			WithHint("Send the model's replacement for missing values: NaN for FP32 and FP64, or for BYTES a text that the model's predict.py maps to None.")
 		return
 	}
-	s.err = fault.New(fault.Invalid, "input %q: element %d is %q: %s", t.Name, i, tok, kind)
+	s.err = fault.New(fault.Invalid, "input %q: element %d, %s, is %s", t.Name, i, tok, kind)
+}
+
+// shownToken is the beginning of a value as an error shows it: as the request has it, as far as
+// that can be printed.
+func shownToken(b []byte) string {
+	const most = 40
+	end := bytes.IndexAny(b[min(1, len(b)):], ",] ") + 1
+	if len(b) > 0 && b[0] == '"' {
+		s := scanner{buf: b}
+		if s.quoted(); s.err == nil {
+			end = s.pos
+		}
+	}
+	if end <= 0 {
+		end = len(b)
+	}
+	text := string(b[:min(end, most)])
+	if text = strings.ToValidUTF8(text, ""); end > most {
+		text += "…"
+	}
+	if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return strconv.Quote(text)
+	}
+	return text
 }
 
 func (s *scanner) misshapen(t *runtime.Tensor) {
