@@ -100,6 +100,9 @@ func (a Attributes) Feasible() bool {
 // colon begins one for each.
 const Constraints = "constraints"
 
+// JobAttribute is the system attribute of a trial that a job runs: the job's identifier, in JSON.
+const JobAttribute = "falaj:job"
+
 // Study is a search for good parameters.
 type Study struct {
 	Project    project.Name

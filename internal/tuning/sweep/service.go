@@ -584,7 +584,7 @@ func (s *Service) queued(ctx context.Context, p project.Name, job training.JobID
 // List gives a page of sweeps in the order in which they were made, after one, with the number
 // of their trials; next is 0 at the end. Needs sweep.read; those that the caller may not see
 // are left out.
-func (s *Service) List(ctx context.Context, p project.Name, after tuning.StudyID, limit int) (found []Listed, next tuning.StudyID, err error) {
+func (s *Service) List(ctx context.Context, p project.Name, after tuning.StudyID, limit int) (found []ListedSweep, next tuning.StudyID, err error) {
 	if err := s.allow(ctx, ActionRead, Sweep{Project: p}); err != nil {
 		return nil, 0, err
 	}
@@ -609,11 +609,11 @@ func (s *Service) List(ctx context.Context, p project.Name, after tuning.StudyID
 			if err != nil {
 				return err
 			}
-			found = append(found, Listed{w, n})
+			found = append(found, ListedSweep{w, n})
 		}
 		return nil
 	})
-	return slices.DeleteFunc(found, func(l Listed) bool { return !s.sees(ctx, l.Sweep) }), next, err
+	return slices.DeleteFunc(found, func(l ListedSweep) bool { return !s.sees(ctx, l.Sweep) }), next, err
 }
 
 // sees reports whether the caller may see a sweep.

@@ -480,8 +480,8 @@ func failuresOf(trials []Shown, most int) []Failure {
 	return all[:min(len(all), most)]
 }
 
-// Listed is a sweep in a list.
-type Listed struct {
+// ListedSweep is a sweep in a list.
+type ListedSweep struct {
 	Sweep
 	Trials int64 `json:"trials" doc:"Number of trials in all states"`
 }
