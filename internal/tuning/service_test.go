@@ -285,6 +285,10 @@ func TestJobEnded(t *testing.T) {
 	move(inJob("job_1"), done, tuning.Complete, 1)
 	waiting, claimed := add(alice, &tuning.Trial{State: tuning.Waiting}), add(alice, &tuning.Trial{State: tuning.Waiting})
 	move(inJob("job_1"), claimed, tuning.Running)
+	sweeps := add(alice, nil) // as package sweep makes it
+	if err := w.SetTrialAttribute(alice, proj, sweeps, tuning.System, "falaj:job", `"job_1"`); err != nil {
+		t.Fatal(err)
+	}
 	before := len(w.acts(t))
 	for range 2 {
 		err := w.db.Update(t.Context(), proj, func(ctx context.Context, tx *store.Tx) error {
@@ -295,7 +299,7 @@ func TestJobEnded(t *testing.T) {
 		}
 	}
 	for trial, want := range map[tuning.TrialID]tuning.State{
-		left: tuning.Failed, claimed: tuning.Failed, done: tuning.Complete, other: tuning.Running, users: tuning.Running, waiting: tuning.Waiting,
+		left: tuning.Failed, claimed: tuning.Failed, done: tuning.Complete, other: tuning.Running, users: tuning.Running, sweeps: tuning.Running, waiting: tuning.Waiting,
 	} {
 		got, err := w.Trial(alice, proj, trial)
 		if err != nil || got.State != want || want == tuning.Failed && got.Completed.IsZero() {

@@ -351,7 +351,7 @@ func (Store) Counts(ctx context.Context, tx *store.Tx, p project.Name, study tun
 func (Store) RunningOf(ctx context.Context, tx *store.Tx, p project.Name, value string) ([]tuning.TrialID, error) {
 	var ids []tuning.TrialID
 	err := tx.NewRaw(`SELECT t.id FROM tuning_trial_attribute a JOIN tuning_trial t ON t.project = a.project AND t.id = a.trial
-		WHERE a.project = ? AND a.value = ? AND a.scope = 'system' AND a.key = 'falaj:job' AND t.state = ? ORDER BY t.id`,
+		WHERE a.project = ? AND a.value = ? AND a.scope = 'system' AND a.key = 'falaj:client_job' AND t.state = ? ORDER BY t.id`,
 		string(p), value, string(tuning.Running)).Scan(ctx, &ids)
 	return ids, err
 }
