@@ -32,7 +32,7 @@ func (m Models) Save(ctx context.Context, s training.ModelSpec) (string, error) 
 		return "", err
 	}
 	logged, err := m.logged(ctx, s, run)
-	if err == nil {
+	if err == nil && run.Stage == tracking.Active { // nobody deleted it meanwhile
 		err = m.Tracking.Logging.LogOutputs(ctx, s.Project, run.ID, []tracking.ModelLink{{Model: logged.ID}})
 	}
 	if err != nil || s.Register == "" {
