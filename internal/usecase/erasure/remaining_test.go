@@ -47,7 +47,7 @@ var covered = map[string]string{
 	"policy_policy": "- rules", "privacy_erasure": "- erasures: pseudonyms, and the key sealed until it is over",
 	"project_buried": "- names", "project_former": "- names", "project_grant": "- rights", "project_project": "- names",
 	"registry_alias": "- names", "registry_approval": inNotes, "registry_file": "models: versions that were trained on the rows are flagged", "registry_key": "- keys", "registry_model": inNotes,
-	"registry_model_tag": inNotes, "registry_policy": "- rules", "registry_version": inNotes, "registry_version_tag": inNotes,
+	"registry_imported": "- names and digests", "registry_model_tag": inNotes, "registry_policy": "- rules", "registry_version": inNotes, "registry_version_tag": inNotes,
 	"request":            inNotes,
 	"residency_widening": "- labels", "residency_zone": "- labels",
 	"secrets_secret": "- secrets",
