@@ -26,7 +26,7 @@ func (a *App) openSweeps(context.Context) error {
 	loop := a.every(300*time.Millisecond, "sweeps", a.sweeps.RunOnce)
 	ended := event.Subscribe(a.db, event.Config{
 		Name: "sweeps", Names: []string{training.JobFinished}, FromNow: true, Logger: a.log,
-		Handle: func(context.Context, event.Event) error { loop.Wake(); return nil },
+		HandleTx: sweeps.JobEnded(a.tuning, loop.Wake),
 	})
 	a.group.Add(ended.Service())
 	return nil

@@ -396,13 +396,14 @@ func (s *Service) built(d Digest) bool {
 	return d != "" && err == nil
 }
 
-// One gives an environment by name, with its bill of materials. Needs
+// One gives an environment by name or name@digest, with its bill of materials. Needs
 // environment.read. Error: fault.NotFound.
-func (s *Service) One(ctx context.Context, p project.Name, name string) (Environment, error) {
+func (s *Service) One(ctx context.Context, p project.Name, ref string) (Environment, error) {
+	name, digest, _ := strings.Cut(ref, "@")
 	if err := s.allow(ctx, ActionRead, p, name); err != nil {
 		return Environment{}, err
 	}
-	return s.named(ctx, p, name, "")
+	return s.named(ctx, p, name, Digest(digest))
 }
 
 func (s *Service) named(ctx context.Context, p project.Name, name string, d Digest) (e Environment, err error) {

@@ -431,8 +431,7 @@ func (s *Server) listEnvironments(ctx context.Context, in *struct {
 }
 
 func (s *Server) oneEnvironment(ctx context.Context, in *struct {
-	InProject
-	Name  string `path:"name" maxLength:"63" doc:"Environment"`
+	InEnvironment
 	Wait  string `query:"wait" doc:"Wait until the build has ended, at most this time, such as 30s; at most 1m"`
 	Phase string `query:"phase" maxLength:"4096" doc:"With wait: return when the phase differs from this one; - means no phase"`
 },

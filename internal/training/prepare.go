@@ -112,8 +112,7 @@ func (s *Execution) Prepare(ctx context.Context, w compute.Workload, p compute.P
 	// 1. The environment, still there and fit for this pool.
 	var env environment.Usable
 	if j.Spec.Environment != "" {
-		name, _, _ := strings.Cut(j.Spec.Environment, "@")
-		if env, err = s.cfg.Environments.Use(ctx, j.Project, name+"@"+string(j.EnvDigest)); err != nil {
+		if env, err = s.cfg.Environments.Use(ctx, j.Project, j.EnvironmentRef()); err != nil {
 			return engine.Spec{}, err
 		}
 		if err := s.cfg.Environments.Check(env, p); err != nil {

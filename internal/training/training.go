@@ -507,6 +507,16 @@ func (j Job) TrainedOn() string {
 	return only
 }
 
+// EnvironmentRef is the environment version that the job ran in, "name@digest"; empty where it
+// has none or it is not known yet. The specification may name a version too.
+func (j Job) EnvironmentRef() string {
+	if j.Spec.Environment == "" || j.EnvDigest == "" {
+		return ""
+	}
+	name, _, _ := strings.Cut(j.Spec.Environment, "@")
+	return name + "@" + string(j.EnvDigest)
+}
+
 // Pinned is the specification with the versions that the job read and the environment that
 // it ran in, as far as that is known.
 func (j Job) Pinned() Spec {
@@ -515,9 +525,8 @@ func (j Job) Pinned() Spec {
 	for _, in := range j.Inputs {
 		spec.Data[in.Name] = in.reference()
 	}
-	if spec.Environment != "" && j.EnvDigest != "" {
-		name, _, _ := strings.Cut(spec.Environment, "@")
-		spec.Environment = name + "@" + string(j.EnvDigest)
+	if ref := j.EnvironmentRef(); ref != "" {
+		spec.Environment = ref
 	}
 	return spec
 }
