@@ -18,6 +18,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/compute/computesql"
 	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/compute/engine/local"
+	"github.com/falaj-ml/falaj/internal/compute/inspect"
 	"github.com/falaj-ml/falaj/internal/compute/provisioner"
 	"github.com/falaj-ml/falaj/internal/compute/provisioner/simulated"
 	"github.com/falaj-ml/falaj/internal/config"
@@ -151,6 +152,7 @@ type parts struct {
 type workloads struct {
 	*compute.Workloads
 	*compute.Programs
+	inspect.Inspector
 	*compute.Queues
 	*pools
 }
@@ -159,7 +161,7 @@ type workloads struct {
 type pools = compute.Pools
 
 func (p *parts) workloads() workloads {
-	return workloads{p.compute.Workloads, p.compute.Programs, p.compute.Queues, p.compute.Pools}
+	return workloads{p.compute.Workloads, p.compute.Programs, inspect.Inspector{Programs: p.compute.Programs}, p.compute.Queues, p.compute.Pools}
 }
 
 func (p *parts) domains() httpapi.Domains {
@@ -191,7 +193,7 @@ func (a *App) openCompute(ctx context.Context) error {
 		return fault.Wrap(err, "isolation")
 	}
 	facts, accelerators := a.machine(ctx)
-	amount, err := compute.Machine(facts)
+	amount, err := facts.Allocatable()
 	if err != nil {
 		return err
 	}

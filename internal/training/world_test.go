@@ -20,6 +20,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/compute/computesql"
 	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/compute/engine/enginetest"
+	"github.com/falaj-ml/falaj/internal/compute/inspect"
 	"github.com/falaj-ml/falaj/internal/environment"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
@@ -493,6 +494,7 @@ type services struct {
 	*compute.Queues
 	*compute.Workloads
 	*compute.Programs
+	inspect.Inspector
 	*compute.Scheduling
 }
 
@@ -501,5 +503,5 @@ type pools = compute.Pools
 
 func newServices(cfg compute.Config) *services {
 	s := compute.New(cfg)
-	return &services{s.Pools, s.Queues, s.Workloads, s.Programs, s.Scheduling}
+	return &services{s.Pools, s.Queues, s.Workloads, s.Programs, inspect.Inspector{Programs: s.Programs}, s.Scheduling}
 }
