@@ -251,7 +251,7 @@ func (a *App) openCompute(ctx context.Context) error {
 		DB: a.db, Store: environmentsql.Store{}, Authorizer: a.authorizer, Compute: a.workloads(),
 		Dir: filepath.Join(a.cfg.Data, "environments"), Cache: filepath.Join(a.cfg.Data, "cache", "uv"), Path: a.world.Path,
 		UV: a.cfg.UVPath(), Index: index.Index, Indexes: indexes, Hosts: index.Hosts, CA: a.cfg.Environments.CA, Python: a.cfg.Environments.Interpreters,
-		Isolation: scheduler.Isolation(a.cfg.Isolation), Timeout: timeout, Images: a.images, Containers: containers, Kinds: kinds, Log: a.log,
+		Builds: compute.Request{Isolation: scheduler.Isolation(a.cfg.Isolation), Timeout: timeout}, Images: a.images, Containers: containers, Kinds: kinds, Log: a.log,
 	})
 	a.onClose(a.environments.Close)
 	return nil
