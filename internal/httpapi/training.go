@@ -414,7 +414,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, from io.ReadClos
 }
 
 func (s *Server) uploadSource(w http.ResponseWriter, r *http.Request) {
-	src, err := s.Training.SourceArchives.UploadSource(r.Context(), project.Name(r.PathValue("project")), r.Body)
+	src, err := s.Training.SourceArchives.Upload(r.Context(), project.Name(r.PathValue("project")), r.Body)
 	if err != nil {
 		s.fail(w, r, err)
 		return

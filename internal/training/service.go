@@ -24,6 +24,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/scheduler"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/training/checkpoint"
+	"github.com/falaj-ml/falaj/internal/training/source"
 	"github.com/falaj-ml/falaj/internal/worker/outputdir"
 	"github.com/falaj-ml/falaj/internal/worker/profiler"
 	"github.com/falaj-ml/falaj/internal/worker/settled"
@@ -201,18 +202,6 @@ type Tokens interface {
 	RevokeIn(ctx context.Context, tx *store.Tx, p project.Name, attempt AttemptID) error
 }
 
-// Sources keeps uploaded source archives.
-type Sources interface {
-	// Save's error is fault.Invalid for an archive of another digest.
-	Save(ctx context.Context, p project.Name, a StoredSource, archive io.Reader) error
-	// Open's error is fault.NotFound when there is none.
-	Open(ctx context.Context, p project.Name, a StoredSource) (io.ReadCloser, error)
-	// List gives those of a project.
-	List(ctx context.Context, p project.Name, yield func(StoredSource) error) error
-	// Delete removes one; what is not there is no error.
-	Delete(ctx context.Context, p project.Name, a StoredSource) error
-}
-
 // Checkpoints keeps the checkpoints of jobs, which lie in one directory per job
 // while it is under way. It is *checkpoint.Service.
 type Checkpoints interface {
@@ -272,7 +261,7 @@ type Config struct {
 	Models       Models
 	Rows         Rows // nil keeps none
 	Tokens       Tokens
-	Sources      Sources
+	Sources      source.Objects
 	Secrets      Secrets     // nil has none
 	Checkpoints  Checkpoints // nil keeps none beyond the job's end
 	// Dir holds attempts/ and checkpoints/ and belongs to these services alone.
@@ -324,7 +313,7 @@ type Services struct {
 	Control        *Control
 	Outputs        *Outputs
 	Usage          *Usage
-	SourceArchives *SourceArchives
+	SourceArchives *source.Archives
 	Execution      *Execution
 	Retention      *Retention
 	Records        *Records
@@ -388,7 +377,16 @@ func New(cfg Config) Services {
 		jobStore: cfg.Store, attemptStore: cfg.Store, profileStore: cfg.Store, measurementStore: cfg.Store,
 		hopeful: map[JobID]string{}, steps: map[AttemptID]string{}, ended: map[State]int64{}, watchers: map[JobID]*watchers{},
 	}
-	archives := &SourceArchives{core: c, sourceStore: cfg.Store}
+	archives := source.New(source.Config{
+		DB: cfg.DB, Store: cfg.Store, Objects: cfg.Sources, Dir: cfg.Dir, Now: cfg.Now, UploadAction: string(ActionSubmit),
+		MayUpload: func(ctx context.Context, p project.Name) error { return c.allow(ctx, ActionSubmit, Job{Project: p}) },
+		Named: func(ctx context.Context, tx *store.Tx, p project.Name, digests []string) ([]string, error) {
+			if cfg.Traces == nil {
+				return nil, nil
+			}
+			return cfg.Traces.Sources(ctx, tx, p, digests)
+		},
+	})
 	usage := &Usage{core: c}
 	return Services{
 		Submission:     &Submission{core: c, archives: archives},

@@ -30,13 +30,14 @@ import (
 	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/training/checkpoint"
+	"github.com/falaj-ml/falaj/internal/training/source"
 )
 
 // Submission accepts jobs: from people and manifests, from pipelines and sweeps (steps and
 // trials), and it says what a job would get. The API, and the domains that make jobs, call it.
 type Submission struct {
 	*core
-	archives *SourceArchives
+	archives *source.Archives
 }
 
 // Submit queues a new job. Needs job.submit, and leave to read every input.
@@ -134,7 +135,7 @@ func (s *Submission) Doctor(ctx context.Context, p project.Name, pool string) (J
 	}
 	r, w := io.Pipe()
 	go func() { _ = w.CloseWithError(packProgram(w, s.cfg.Worker)) }()
-	src, err := s.archives.UploadSource(ctx, p, r)
+	src, err := s.archives.Upload(ctx, p, r)
 	_ = r.Close()
 	if err != nil {
 		return Job{}, fault.Wrap(err, "packing falaj-worker")
@@ -223,10 +224,10 @@ func (s *Submission) submit(ctx context.Context, p project.Name, name string, sp
 	if err := s.checkSecrets(ctx, p, spec); err != nil {
 		return Job{}, "", err
 	}
-	var source StoredSource
+	var code source.Stored
 	if spec.Source != "" && !how.dryRun { // a dry run or a plan uploads none
 		var err error
-		if source, err = s.archives.findSource(ctx, p, spec.Source); err != nil {
+		if code, err = s.archives.Find(ctx, p, spec.Source); err != nil {
 			return Job{}, "", err
 		}
 	}
@@ -318,7 +319,7 @@ func (s *Submission) submit(ctx context.Context, p project.Name, name string, sp
 			return err
 		}
 		if spec.Source != "" {
-			if err := s.archives.useSource(ctx, tx, p, source); err != nil {
+			if err := s.archives.Use(ctx, tx, p, code); err != nil {
 				return err
 			}
 		}

@@ -12,7 +12,7 @@
 //   - service.go: Services, one for each kind of caller, and the core that they share.
 //     submission.go: Submission, new jobs. jobs.go: Jobs, reading them. control.go: Control,
 //     cancel, resize and move. outputs.go: Outputs, logs and files; redact.go.
-//     sourcearchives.go: SourceArchives, uploaded source. records.go: Records, for other
+//     source/: SourceArchives, uploaded source. records.go: Records, for other
 //     domains. retention.go: Retention.
 //   - execution.go: Execution, the loop: jobs that wait for their environment, and leftovers of
 //     a crash. elastic.go: more workers where there is room. hung.go: attempts that do
@@ -61,6 +61,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/scheduler"
 	"github.com/falaj-ml/falaj/internal/training/checkpoint"
+	"github.com/falaj-ml/falaj/internal/training/source"
 	"github.com/falaj-ml/falaj/internal/worker/launch"
 )
 
@@ -172,8 +173,7 @@ const (
 )
 
 var (
-	envRE    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
-	digestRE = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+	envRE = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
 )
 
 // Validate refuses what cannot be a job. Error: fault.Invalid.
@@ -193,7 +193,7 @@ func (s Spec) Validate() error {
 		return fault.New(fault.Invalid, "spec.script: contains a zero byte")
 	case s.Script != "" && s.Environment == "":
 		return fault.New(fault.Invalid, "spec.script: a script needs an environment").WithHint("Set spec.environment, or use a command.")
-	case s.Source != "" && !digestRE.MatchString(s.Source):
+	case s.Source != "" && !source.ValidDigest(s.Source):
 		return fault.New(fault.Invalid, "spec.source: %.80q is not the digest of an uploaded archive", s.Source).
 			WithHint("Upload the archive first; the response contains its digest. `falaj apply` and `falaj job submit` do so for a directory that a manifest names.")
 	case s.Isolation != "" && !s.Isolation.Known():

@@ -33,6 +33,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/scheduler"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/training"
+	"github.com/falaj-ml/falaj/internal/training/source"
 	"github.com/falaj-ml/falaj/internal/training/trainingsql"
 )
 
@@ -292,10 +293,10 @@ type sources struct {
 
 type stored struct {
 	project project.Name
-	training.StoredSource
+	source.Stored
 }
 
-func (s *sources) Save(_ context.Context, p project.Name, a training.StoredSource, r io.Reader) error {
+func (s *sources) Save(_ context.Context, p project.Name, a source.Stored, r io.Reader) error {
 	b, err := io.ReadAll(r)
 	s.mu.Lock()
 	s.m[stored{p, a}] = b
@@ -306,7 +307,7 @@ func (s *sources) Save(_ context.Context, p project.Name, a training.StoredSourc
 	return err
 }
 
-func (s *sources) Open(_ context.Context, p project.Name, a training.StoredSource) (io.ReadCloser, error) {
+func (s *sources) Open(_ context.Context, p project.Name, a source.Stored) (io.ReadCloser, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b, ok := s.m[stored{p, a}]
@@ -316,7 +317,7 @@ func (s *sources) Open(_ context.Context, p project.Name, a training.StoredSourc
 	return io.NopCloser(bytes.NewReader(b)), nil
 }
 
-func (s *sources) List(_ context.Context, p project.Name, yield func(training.StoredSource) error) error {
+func (s *sources) List(_ context.Context, p project.Name, yield func(source.Stored) error) error {
 	s.mu.Lock()
 	keys := slices.SortedFunc(maps.Keys(s.m), func(a, b stored) int {
 		return cmp.Or(cmp.Compare(a.Digest, b.Digest), cmp.Compare(a.Object, b.Object))
@@ -324,7 +325,7 @@ func (s *sources) List(_ context.Context, p project.Name, yield func(training.St
 	s.mu.Unlock()
 	for _, k := range keys {
 		if k.project == p {
-			if err := yield(k.StoredSource); err != nil {
+			if err := yield(k.Stored); err != nil {
 				return err
 			}
 		}
@@ -332,7 +333,7 @@ func (s *sources) List(_ context.Context, p project.Name, yield func(training.St
 	return nil
 }
 
-func (s *sources) Delete(_ context.Context, p project.Name, a training.StoredSource) error {
+func (s *sources) Delete(_ context.Context, p project.Name, a source.Stored) error {
 	if s.deleting != nil {
 		if err := s.deleting(); err != nil {
 			return err
@@ -362,7 +363,7 @@ type world struct {
 	*training.Control
 	*training.Outputs
 	*training.Usage
-	*training.SourceArchives
+	*source.Archives
 	*training.Execution
 	*training.Retention
 	*training.Records
@@ -433,7 +434,7 @@ func (w *world) start(tb testing.TB) {
 	w.cfg.Compute = w.compute
 	s := training.New(w.cfg)
 	w.Submission, w.Jobs, w.Control, w.Outputs, w.Usage = s.Submission, s.Jobs, s.Control, s.Outputs, s.Usage
-	w.SourceArchives, w.Execution, w.Retention, w.Records = s.SourceArchives, s.Execution, s.Retention, s.Records
+	w.Archives, w.Execution, w.Retention, w.Records = s.SourceArchives, s.Execution, s.Retention, s.Records
 	w.compute.RegisterOwner(compute.JobAttempt, w.Execution)
 	if err := w.Start(tb.Context()); err != nil {
 		tb.Fatal(err)

@@ -6,6 +6,8 @@ package image
 import (
 	"context"
 	"log/slog"
+	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -151,5 +153,16 @@ func (s *Images) Close() error {
 	s.stop()
 	s.mu.Unlock()
 	s.pulls.Wait()
+	return nil
+}
+
+// Runs says why this machine runs no images; nil is that it does.
+func Runs() error {
+	if os.Geteuid() != 0 {
+		return fault.New(fault.Unsupported, "it runs no images: the server is not root there")
+	}
+	if _, err := exec.LookPath("runc"); err != nil {
+		return fault.New(fault.Unsupported, "it runs no images: runc is not installed there (Debian: apt-get install runc)")
+	}
 	return nil
 }
