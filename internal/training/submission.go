@@ -1,16 +1,12 @@
 package training
 
 import (
-	"archive/tar"
 	"cmp"
-	"compress/gzip"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -134,7 +130,7 @@ func (s *Submission) Doctor(ctx context.Context, p project.Name, pool string) (J
 		}
 	}
 	r, w := io.Pipe()
-	go func() { _ = w.CloseWithError(packProgram(w, s.cfg.Worker)) }()
+	go func() { _ = w.CloseWithError(source.PackProgram(w, s.cfg.Worker, programName)) }()
 	src, err := s.archives.Upload(ctx, p, r)
 	_ = r.Close()
 	if err != nil {
@@ -507,24 +503,3 @@ func refs(inputs []Input) []string {
 
 // programName of falaj-worker in the job's working directory.
 const programName = "falaj-worker"
-
-// packProgram writes an archive of one program; the same program gives the same
-// bytes.
-func packProgram(w io.Writer, path string) (err error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	z := gzip.NewWriter(w)
-	t := tar.NewWriter(z)
-	if err := t.WriteHeader(&tar.Header{Name: programName, Mode: 0o755, Size: info.Size(), Typeflag: tar.TypeReg}); err != nil {
-		return err
-	}
-	_, err = io.Copy(t, f)
-	return errors.Join(err, t.Close(), z.Close())
-}

@@ -115,3 +115,24 @@ func place(root *os.Root, name string, mode fs.FileMode, content io.Reader) erro
 func placing(name string, err error) error {
 	return fault.Wrap(err, "unpacking %.200s", name)
 }
+
+// PackProgram writes an archive of one program under a name; the same program gives the same
+// bytes.
+func PackProgram(w io.Writer, path, name string) (err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	z := gzip.NewWriter(w)
+	t := tar.NewWriter(z)
+	if err := t.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: info.Size(), Typeflag: tar.TypeReg}); err != nil {
+		return err
+	}
+	_, err = io.Copy(t, f)
+	return errors.Join(err, t.Close(), z.Close())
+}
