@@ -156,11 +156,8 @@ type workloads struct {
 	*compute.Programs
 	inspect.Inspector
 	*compute.Queues
-	*pools
+	*compute.Pools
 }
-
-// pools is compute.Pools, embedded by a name that does not hide its method Pools.
-type pools = compute.Pools
 
 func (p *parts) workloads() workloads {
 	return workloads{p.compute.Workloads, p.compute.Programs, inspect.Inspector{Programs: p.compute.Programs}, p.compute.Queues, p.compute.Pools}

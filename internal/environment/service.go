@@ -37,7 +37,7 @@ type Authorizer interface {
 type Compute interface {
 	Submit(ctx context.Context, tx *store.Tx, r compute.Request) error
 	Logs(ctx context.Context, id compute.WorkloadID, offset int64, follow bool) (io.ReadCloser, error)
-	Pools(ctx context.Context) ([]compute.Pool, error)
+	ListPools(ctx context.Context) ([]compute.Pool, error)
 	// Waits says why a step waits for a node; nothing when it runs.
 	Waits(id compute.WorkloadID) (of []compute.Reason, possible bool)
 }

@@ -24,9 +24,10 @@ import (
 	"github.com/falaj-ml/falaj/internal/scheduler"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/training/checkpoint"
+	"github.com/falaj-ml/falaj/internal/training/jobsecret"
+	"github.com/falaj-ml/falaj/internal/training/output"
+	"github.com/falaj-ml/falaj/internal/training/profile"
 	"github.com/falaj-ml/falaj/internal/training/source"
-	"github.com/falaj-ml/falaj/internal/worker/outputdir"
-	"github.com/falaj-ml/falaj/internal/worker/profiler"
 	"github.com/falaj-ml/falaj/internal/worker/settled"
 )
 
@@ -37,6 +38,8 @@ type Authorizer interface {
 
 // Compute runs attempts.
 type Compute interface {
+	output.Engine
+	profile.Engine
 	Submit(ctx context.Context, tx *store.Tx, r compute.Request) error
 	// Growth is how many workers more a running workload could have where it is.
 	Growth(id compute.WorkloadID) int
@@ -61,12 +64,6 @@ type Compute interface {
 	// Members says what is known of each worker, in order; nothing where the
 	// engine tells nothing.
 	Members(ctx context.Context, id compute.WorkloadID) ([]engine.Member, error)
-	// Profile looks for a while at what a worker does.
-	Profile(ctx context.Context, id compute.WorkloadID, r profiler.Request) (profiler.Result, error)
-	// ListOutput lists what the workers have written on the nodes of an engine; OpenOutput
-	// opens a file of it that has no more than most bytes.
-	ListOutput(ctx context.Context, id compute.WorkloadID, below string) (outputdir.Listing, error)
-	OpenOutput(ctx context.Context, id compute.WorkloadID, path string, most int64) (io.ReadCloser, error)
 	// PricedPools lists all pools as they are, and the currency of their prices.
 	PricedPools(ctx context.Context) ([]compute.Pool, string, error)
 	// Blame keeps work away from a node until a time.
@@ -262,8 +259,8 @@ type Config struct {
 	Rows         Rows // nil keeps none
 	Tokens       Tokens
 	Sources      source.Objects
-	Secrets      Secrets     // nil has none
-	Checkpoints  Checkpoints // nil keeps none beyond the job's end
+	Secrets      jobsecret.Vault // nil has none
+	Checkpoints  Checkpoints     // nil keeps none beyond the job's end
 	// Dir holds attempts/ and checkpoints/ and belongs to these services alone.
 	Dir string
 	// Network lists host:port that jobs may ask to reach.
@@ -312,6 +309,8 @@ type Services struct {
 	Jobs           *Jobs
 	Control        *Control
 	Outputs        *Outputs
+	Files          *output.Files
+	Secrets        *jobsecret.Opener
 	Usage          *Usage
 	SourceArchives *source.Archives
 	Execution      *Execution
@@ -387,12 +386,14 @@ func New(cfg Config) Services {
 			return cfg.Traces.Sources(ctx, tx, p, digests)
 		},
 	})
-	usage := &Usage{core: c}
+	usage, outputs := &Usage{core: c}, &Outputs{core: c}
 	return Services{
 		Submission:     &Submission{core: c, archives: archives},
 		Jobs:           &Jobs{core: c},
 		Control:        &Control{core: c},
-		Outputs:        &Outputs{core: c},
+		Outputs:        outputs,
+		Secrets:        &jobsecret.Opener{DB: cfg.DB, Vault: cfg.Secrets, Job: c.secretsOf},
+		Files:          &output.Files{Running: outputs.running, Engine: cfg.Compute},
 		Usage:          usage,
 		SourceArchives: archives,
 		Execution:      &Execution{core: c, archives: archives, usage: usage, awaiting: map[JobID]bool{}},

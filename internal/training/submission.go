@@ -22,7 +22,6 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/resource"
-	"github.com/falaj-ml/falaj/internal/scheduler/replay"
 	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/training/checkpoint"
@@ -83,34 +82,31 @@ func (s *Submission) Outlook(ctx context.Context, p project.Name, name string, s
 	return s.cfg.Compute.DryRun(ctx, r)
 }
 
-// Propose is the workload that a job would be, and how long it would run; nothing is
-// submitted. Needs job.submit. Errors as of Submit.
-func (s *Submission) Propose(ctx context.Context, p project.Name, name string, spec Spec) (compute.Request, replay.About, error) {
+// Propose is the workload that a job would be, and how long it would run, which has no basis
+// where no earlier job of its name succeeded; nothing is submitted. Needs job.submit. Errors as
+// of Submit.
+func (s *Submission) Propose(ctx context.Context, p project.Name, name string, spec Spec) (r compute.Request, left compute.Left, err error) {
 	j, _, err := s.submit(ctx, p, name, spec, submission{dryRun: true})
 	if err != nil {
-		return compute.Request{}, replay.About{}, err
+		return r, left, err
 	}
 	if err := s.cfg.Compute.CheckPools(ctx, j.Spec.Pools, j.Spec.Isolation, j.Residency); err != nil {
-		return compute.Request{}, replay.About{}, fault.Wrap(err, "pools")
+		return r, left, fault.Wrap(err, "pools")
 	}
 	if err := s.cfg.Compute.CheckQueue(ctx, p, j.Spec.Queue); err != nil {
-		return compute.Request{}, replay.About{}, fault.Wrap(err, "queue")
+		return r, left, fault.Wrap(err, "queue")
 	}
-	r := j.request()
+	r = j.request()
 	r.ID, r.Label = compute.WorkloadID(j.ID), name
-	about := replay.About{Label: name, Project: string(p), State: "proposed"}
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		if r.Speed, err = s.foreseen(ctx, tx, j); err != nil {
 			return err
 		}
 		took, err := s.usual(ctx, tx, p, name)
-		if l, known := usually(took, 0); known {
-			seconds := l.Time.Seconds()
-			about.Left, about.Basis = &seconds, l.Basis
-		}
+		left, _ = usually(took, 0)
 		return err
 	})
-	return r, about, err
+	return r, left, err
 }
 
 // Doctor submits a job that looks around on a pool: two workers that measure

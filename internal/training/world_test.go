@@ -33,6 +33,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/scheduler"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/training"
+	"github.com/falaj-ml/falaj/internal/training/output"
 	"github.com/falaj-ml/falaj/internal/training/source"
 	"github.com/falaj-ml/falaj/internal/training/trainingsql"
 )
@@ -362,6 +363,7 @@ type world struct {
 	*training.Jobs
 	*training.Control
 	*training.Outputs
+	Files *output.Files
 	*training.Usage
 	*source.Archives
 	*training.Execution
@@ -433,7 +435,7 @@ func (w *world) start(tb testing.TB) {
 	w.compute = newServices(w.ccfg)
 	w.cfg.Compute = w.compute
 	s := training.New(w.cfg)
-	w.Submission, w.Jobs, w.Control, w.Outputs, w.Usage = s.Submission, s.Jobs, s.Control, s.Outputs, s.Usage
+	w.Submission, w.Jobs, w.Control, w.Outputs, w.Files, w.Usage = s.Submission, s.Jobs, s.Control, s.Outputs, s.Files, s.Usage
 	w.Archives, w.Execution, w.Retention, w.Records = s.SourceArchives, s.Execution, s.Retention, s.Records
 	w.compute.RegisterOwner(compute.JobAttempt, w.Execution)
 	if err := w.Start(tb.Context()); err != nil {
@@ -491,16 +493,13 @@ func (w *world) started(tb testing.TB) engine.Handle {
 
 // services are those of compute that jobs use.
 type services struct {
-	*pools
+	*compute.Pools
 	*compute.Queues
 	*compute.Workloads
 	*compute.Programs
 	inspect.Inspector
 	*compute.Scheduling
 }
-
-// Its own name would hide its method Pools.
-type pools = compute.Pools
 
 func newServices(cfg compute.Config) *services {
 	s := compute.New(cfg)
