@@ -697,7 +697,7 @@ func TestPermissions(t *testing.T) {
 	_, calls["logs"] = w.Logs(ctx, nyc, j.ID, 0, 0, false)
 	_, calls["submit"] = w.Submit(ctx, nyc, "x", training.Spec{Command: []string{"/bin/true"}})
 	_, _, calls["apply"] = w.Apply(ctx, nyc, "x", training.Spec{Command: []string{"/bin/true"}})
-	_, calls["upload"] = w.UploadSource(ctx, nyc, strings.NewReader(""))
+	_, calls["upload"] = w.Upload(ctx, nyc, strings.NewReader(""))
 	for name, err := range calls {
 		if !fault.Is(err, fault.PermissionDenied) {
 			t.Errorf("%s: %v", name, err)
