@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"math"
 	"net/http"
 	"strings"
 	"unicode/utf8"
@@ -49,7 +50,8 @@ func (a *app) datasetProfile() *cobra.Command {
 		Use:   "profile NAME[@VERSION]",
 		Short: "Show statistics of a version's columns",
 		Long: "Prints statistics, a histogram and the most frequent values with their shares for each column. For large\n" +
-			"datasets, histograms and frequent values are computed from a sample. Reads of classified data are journaled.",
+			"datasets, quantiles, histograms and frequent values are computed from a random sample, whose size and error are\n" +
+			"in the first line. ± after a mean is the sample standard deviation (n-1). Reads of classified data are journaled.",
 		Example: "  falaj dataset profile weather@1 -p nyc\n  falaj dataset profile weather -o json -p nyc",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -71,6 +73,13 @@ const (
 	nameWidth = 28
 )
 
+// shareError bounds the error of a sample's shares in percent, with 99 % probability: of the
+// sketch of a column, and of the sample.
+func shareError(rows int64) float64 {
+	const sketched, normal = 1.33, 2.576
+	return min(sketched+100*normal*0.5/math.Sqrt(float64(max(rows, 1))), 100)
+}
+
 // String draws it for a terminal.
 func (p versionProfile) String() string {
 	var b strings.Builder
@@ -79,7 +88,7 @@ func (p versionProfile) String() string {
 		fmt.Fprintf(&b, ", %d in quarantine", p.Quarantined)
 	}
 	if p.Sampled < p.Rows {
-		fmt.Fprintf(&b, "; histograms and frequent values of %d", p.Sampled)
+		fmt.Fprintf(&b, "; quantiles, histograms and frequent values of a random sample of %d, shares ± %.1f %%", p.Sampled, shareError(p.Sampled))
 	}
 	b.WriteString("\n")
 	for _, c := range p.Columns {
@@ -123,7 +132,10 @@ func (c columnProfile) facts() string {
 	if c.Min != "" || c.Max != "" {
 		facts = append(facts, fmt.Sprintf("%s to %s", plain(c.Min), plain(c.Max)))
 	}
-	if c.Mean != nil && c.Std != nil {
+	switch {
+	case c.Mean != nil && c.Std == nil:
+		facts = append(facts, fmt.Sprintf("mean %.5g", *c.Mean))
+	case c.Mean != nil:
 		facts = append(facts, fmt.Sprintf("mean %.5g ± %.5g", *c.Mean, *c.Std))
 	}
 	return strings.Join(facts, ", ")

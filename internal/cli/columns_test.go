@@ -27,7 +27,7 @@ func TestProfileIsDrawn(t *testing.T) {
 		}
 		return out.String()
 	}
-	want := "w@3: 100 rows, 2 in quarantine; histograms and frequent values of 10\n" +
+	want := "w@3: 100 rows, 2 in quarantine; quantiles, histograms and frequent values of a random sample of 10, shares ± 42.1 %\n" +
 		"\ntemp  float64\n  99 values, 40 distinct, 1 null, -3 to 40.5, mean 12.25 ± 4\n  ≤ 0 ▁█▁ > 30\n" +
 		"\norigin  string\n  100 values, about 2000 distinct\n" +
 		"  EWR\\x1b[2J                   ██████████████████        75.0 %\n" +

@@ -137,7 +137,7 @@ func (a *app) status(o client.Object) error {
 	}{
 		{"versions", []column{{"VERSION", "version"}, {"ROLE", "role"}, {"%", "weight"}, {"STATE", "state"}, {"REPLICAS", "replicas"}, {"REQUESTS", "requests"}, {"FAILURES", "failures"}, {"P50", "p50"}, {"P99", "p99"}, {"REASON", "reason"}}},
 		{"steps", []column{{"STEP", "step"}, {"VERSION", "version"}, {"RUNS", "runs"}, {"ROWS", "rows"}, {"MEAN", "mean"}}},
-		{"history", []column{{"ROLLOUT", "id"}, {"FROM", "stable"}, {"TO", "candidate"}, {"%", "weight"}, {"STATE", "state"}, {"STARTED", "started"}, {"ENDED", "ended"}, {"REASON", "reason"}}},
+		{"history", []column{{"ROLLOUT", "id"}, {"FROM", "stable"}, {"TO", "candidate"}, {"%", "weight"}, {"STATE", "state"}, {"STARTED", "started"}, {"PROMOTED", "promoted_at"}, {"ENDED", "ended"}, {"REASON", "reason"}, {"PROMOTED BECAUSE", "promotion"}}},
 		{"acts", []column{{"ACT", "kind"}, {"AT", "at"}, {"OUTCOME", "outcome"}, {"RESULT", "result"}, {"CAUSE", "cause"}, {"REASON", "reason"}}},
 	}
 	for _, s := range sections {

@@ -104,19 +104,27 @@ type shownWindow struct {
 	Classifier *shownClassifier `json:"classifier"`
 
 	Performance struct {
-		State       string   `json:"state"`
-		Note        string   `json:"note"`
-		NotComputed []string `json:"not_computed"`
-		Metrics     []struct {
-			Name     string   `json:"name"`
-			Value    *float64 `json:"value"`
-			Low      *float64 `json:"low"`
-			High     *float64 `json:"high"`
-			Estimate bool     `json:"estimate"`
-			Limit    *float64 `json:"limit"`
-			Breached bool     `json:"breached"`
-		} `json:"metrics"`
+		State       string        `json:"state"`
+		Note        string        `json:"note"`
+		NotComputed []string      `json:"not_computed"`
+		Metrics     []shownMetric `json:"metrics"`
+		Segments    []struct {
+			Column  string        `json:"column"`
+			Value   string        `json:"value"`
+			Rows    int64         `json:"rows"`
+			Metrics []shownMetric `json:"metrics"`
+		} `json:"segments"`
 	} `json:"performance"`
+}
+
+type shownMetric struct {
+	Name     string   `json:"name"`
+	Value    *float64 `json:"value"`
+	Low      *float64 `json:"low"`
+	High     *float64 `json:"high"`
+	Estimate bool     `json:"estimate"`
+	Limit    *float64 `json:"limit"`
+	Breached bool     `json:"breached"`
 }
 
 type shownFeature struct {
@@ -230,6 +238,9 @@ func (a *app) draw(m client.Object, windows []shownWindow) error {
 		return err
 	}
 	a.drawPerformance(windows)
+	if err := a.drawSegments(windows); err != nil {
+		return err
+	}
 	for _, text := range append([]string{last.Performance.Note}, last.Performance.NotComputed...) {
 		if text != "" {
 			a.say("  %s", plain(text))
@@ -274,6 +285,32 @@ func (a *app) drawPerformance(windows []shownWindow) {
 			}
 		}
 	}
+}
+
+// drawSegments lists the metrics of each value of the segments' columns, in the newest window
+// that has them.
+func (a *app) drawSegments(windows []shownWindow) error {
+	for _, s := range slices.Backward(windows) {
+		if len(s.Performance.Segments) == 0 {
+			continue
+		}
+		a.say("\nPerformance by segment, window from %s to %s", when(s.From), when(s.To))
+		w := tabwriter.NewWriter(a.Stdout, 0, 4, 2, ' ', 0)
+		fmt.Fprintln(w, "  COLUMN\tVALUE\tROWS\tMETRICS")
+		for _, one := range s.Performance.Segments {
+			var metrics []string
+			for _, m := range one.Metrics {
+				text := m.Name + " " + number(m.Value)
+				if m.Low != nil && m.High != nil {
+					text += fmt.Sprintf(" [%s, %s]", number(m.Low), number(m.High))
+				}
+				metrics = append(metrics, plain(text))
+			}
+			fmt.Fprintf(w, "  %s\t%s\t%d\t%s\n", plain(one.Column), short(plain(one.Value)), one.Rows, strings.Join(metrics, ", "))
+		}
+		return w.Flush()
+	}
+	return nil
 }
 
 // spark draws a feature's statistic over the windows. The highest bar is the

@@ -57,7 +57,7 @@ var kinds = map[string]kind{
 // kept are the kinds that no request deletes, with what to do instead.
 var kept = map[string]string{
 	"environments":     "`falaj env prune` removes the files of unused environments.",
-	"jobs":             "Jobs cannot be deleted; `falaj job cancel` cancels one.",
+	"jobs":             "They are records of what ran; `falaj job cancel` cancels one that has not ended.",
 	"pools":            "Close it instead: apply the pool with `closed: REASON`.",
 	"zones":            "Datasets and records name them.",
 	"runs":             "MLflow's clients delete and restore them.",
@@ -454,7 +454,7 @@ func (a *app) delete() *cobra.Command {
 				return err
 			}
 			if hint, stays := kept[of.name]; stays {
-				return usage("%s are not deleted. %s", of.name, hint)
+				return usage("%s cannot be deleted. %s", of.name, hint)
 			}
 			if (yes || force || reason != "") && !slices.Contains(cited, of.name) {
 				return usage("--yes, --force and --reason are for %s", strings.Join(cited, ", "))

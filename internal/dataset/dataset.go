@@ -299,7 +299,8 @@ type Dataset struct {
 	// Lowered is Latest when two people lowered what is declared: versions up to then hold
 	// later ones to no class. 0 for never.
 	Lowered    int64             `json:"-"`
-	Fields     FieldIDs          `json:"-"` // given to columns so far
+	Fields     FieldIDs          `json:"-"` // given to columns so far, also of rejected versions
+	Columns    []string          `json:"-"` // of accepted versions so far, sorted; nil of one from before this field
 	Properties map[string]string `json:"-"` // of the open table, set by its clients
 	// Next is the schema of what clients of the open table are about to write,
 	// when they changed it before; nil for that of the newest version.

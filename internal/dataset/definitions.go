@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -109,7 +110,35 @@ func (s *Definitions) Versions(ctx context.Context, p project.Name, name string,
 }
 
 // SearchFields are what a search finds a dataset by, besides its name, description and owner.
-func (d Dataset) SearchFields() []store.Field { return store.FieldsOf("column", d.Fields.Names()...) }
+// Its columns are those of accepted versions and of an open table that has none yet.
+func (d Dataset) SearchFields() []store.Field {
+	names := d.columns()
+	for _, f := range d.Next {
+		names = append(slices.Clip(names), f.Name)
+	}
+	slices.Sort(names)
+	return store.FieldsOf("column", slices.Compact(names)...)
+}
+
+// columns are the columns that any accepted version had.
+func (d Dataset) columns() []string {
+	if d.Columns == nil && d.Accepted > 0 {
+		return d.Fields.Names()
+	}
+	return slices.Clone(d.Columns)
+}
+
+// took adds the columns of a version that is about to become the dataset's newest.
+func (d *Dataset) took(v Version) {
+	names := d.columns()
+	if v.State == Accepted {
+		for _, f := range v.Schema {
+			names = append(names, f.Name)
+		}
+	}
+	slices.Sort(names)
+	d.Columns = append([]string{}, slices.Compact(names)...)
+}
 
 // SearchFields are what a search for lineage finds a version by.
 func (l Lineage) SearchFields() (out []store.Field) {

@@ -71,7 +71,7 @@ func TestImport(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	temp := v.Statistics[1]
-	if temp.Count != 2 || temp.Nulls != 1 || temp.Min != "-3.5" || temp.Max != "39.02" || temp.Distinct != 2 || math.Abs(*temp.Mean-17.76) > 1e-9 || math.Abs(*temp.Std-21.26) > 1e-9 {
+	if temp.Count != 2 || temp.Nulls != 1 || temp.Min != "-3.5" || temp.Max != "39.02" || temp.Distinct != 2 || math.Abs(*temp.Mean-17.76) > 1e-9 || math.Abs(*temp.Std-21.26*math.Sqrt2) > 1e-9 {
 		t.Errorf("%+v", temp)
 	}
 	if s := v.Statistics[3]; s.Min != "2013-01-01T06:00:00Z" || s.Mean != nil {
@@ -301,6 +301,31 @@ func TestExpectationRefused(t *testing.T) {
 		{expectation.Rule{Check: expectation.HasColumn}, "column is required"},
 	} {
 		wantFault(t, c.e.Validate(), fault.Invalid, c.want)
+	}
+}
+
+// A search finds a dataset by the columns of its accepted versions, not by those of rejected ones.
+func TestSearchedColumns(t *testing.T) {
+	h := datasettest.New(t, nil)
+	h.Declare(t, "d", dataset.Spec{Expectations: []expectation.Rule{{Check: expectation.Between, Column: "a", Max: 5.0}}})
+	for _, step := range []struct {
+		body  string
+		state dataset.State
+		want  []string
+	}{
+		{"a,wrong\n9,1\n", dataset.Rejected, nil},
+		{"a,b\n1,2\n", dataset.Accepted, []string{"a", "b"}},
+		{"a,c\n9,2\n", dataset.Rejected, []string{"a", "b"}},
+		{"a,d\n1,2\n", dataset.Accepted, []string{"a", "b", "d"}},
+		{"a,c\n1,2\n", dataset.Accepted, []string{"a", "b", "c", "d"}},
+	} {
+		if v, err := imports(t, h, "d", step.body); err != nil || v.State != step.state {
+			t.Fatal(v.State, v.Reason, err)
+		}
+		d, err := h.Definitions.One(datasettest.Context(t), project, "d")
+		if err != nil || !slices.Equal(d.SearchFields(), store.FieldsOf("column", step.want...)) {
+			t.Errorf("after %q: %v, %v", step.body, d.SearchFields(), err)
+		}
 	}
 }
 

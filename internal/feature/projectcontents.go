@@ -27,3 +27,6 @@ func (c Contents) Contents(ctx context.Context, tx *store.Tx, p project.Name) (s
 	}
 	return "", nil
 }
+
+// Records implements tenancy.Records.
+func (Contents) Records() {}

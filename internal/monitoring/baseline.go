@@ -6,6 +6,7 @@ import (
 	"encoding/gob"
 	"encoding/json"
 	"log/slog"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
@@ -25,6 +27,7 @@ import (
 const (
 	baselineTraining = "training"
 	baselineFirst    = "window:first"
+	sourceFirst      = "first window" // its Source
 )
 
 const (
@@ -120,9 +123,10 @@ type found struct {
 // baselineOf finds or computes the baseline of a version. known is the one that it was
 // before, nil when that is not known, and had what its windows were compared with. The
 // first window becomes the baseline where the manifest asks for it, or where nothing is
-// known that the version was trained on or that is called like its inputs; never in the
-// place of a baseline that was there and is lost.
-func (s *Service) baselineOf(ctx context.Context, m Monitor, version int64, known *baseline, had Compared) (found, error) {
+// known that the version was trained on or that has the name of one of its inputs; never in
+// the place of a baseline that was there and is lost. inputs are the names in the window
+// that is compared, nil where there is no window or it has none.
+func (s *Service) baselineOf(ctx context.Context, m Monitor, version int64, known *baseline, had Compared, inputs []string) (found, error) {
 	key := BaselineKey{Project: m.Project, Deployment: m.Deployment, Version: version, Digest: "window:" + string(m.ID)}
 	first := func(why string) (found, error) {
 		if known != nil && known.key == key {
@@ -145,10 +149,12 @@ func (s *Service) baselineOf(ctx context.Context, m Monitor, version int64, know
 	if err == nil {
 		var b *baseline
 		if b, err = s.fromOrigin(ctx, m, version, o, known); err == nil {
-			if len(b.names) > 0 || b.score != nil {
+			before := had.Spec == m.Spec.Baseline && strings.HasPrefix(had.Name, sourceFirst)
+			why := b.unlike(inputs, len(inputs) > 0 || before)
+			if why == "" {
 				return found{baseline: b}, nil
 			}
-			return first("no input of the model is a column of " + o.Ref)
+			return first(why)
 		}
 	}
 	if !baselineless(err) {
@@ -165,6 +171,28 @@ func (s *Service) baselineOf(ctx context.Context, m Monitor, version int64, know
 		why = "the " + had.Name + " is lost: " + why
 	}
 	return found{why: why}, nil
+}
+
+// unlike says why nothing of windows with such inputs can be compared with the baseline;
+// empty where something can, or where the inputs are not known.
+func (b *baseline) unlike(inputs []string, known bool) string {
+	has := func(name string) bool { return b.columns[name] != nil }
+	switch {
+	case b.score != nil, len(b.names) > 0 && (b.facts.Declared || !known), slices.ContainsFunc(inputs, has):
+		return ""
+	case len(b.facts.Unsummarised) > 0 && len(b.names) == 0:
+		return "no column of " + b.facts.Ref + " has a summary: " + listed(b.facts.Unsummarised)
+	}
+	return "no input of the model is a column of " + b.facts.Ref
+}
+
+// listed is "a: why, b: why".
+func listed(why map[string]string) string {
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(why)) {
+		out = append(out, name+": "+why[name])
+	}
+	return strings.Join(out[:min(len(out), maxTop)], ", ")
 }
 
 // originOf is where the baseline of a version comes from, unless it is the first
@@ -240,6 +268,20 @@ func (s *Service) compute(ctx context.Context, m Monitor, version int64, o Origi
 	into := make([]*sketch.Column, len(columns))
 	for i, f := range rows.Schema().Fields() {
 		k := WindowKey{Version: version}
+		if err := summarised(f.Type); err != nil { // the other columns have a baseline all the same
+			if i == len(o.Inputs) {
+				b.facts.ScoreNote = "column " + o.Prediction + " of " + o.Ref + ": " + err.Error()
+				continue
+			}
+			if b.facts.Unsummarised == nil {
+				b.facts.Unsummarised = map[string]string{}
+			}
+			b.facts.Unsummarised[inputs[i].Name] = err.Error()
+			if o.Scored {
+				o.Scored, b.facts.ScoreNote = false, "column "+f.Name+" of "+o.Ref+" is not a number, and the model requires numbers"
+			}
+			continue
+		}
 		text := categorical(f.Type)
 		if text {
 			into[i] = sketch.NewCategorical(seed(k, inputs[i].Name))
@@ -359,6 +401,9 @@ func categorical(t arrow.DataType) bool {
 func summarise(batch arrow.RecordBatch, inputs []OriginInput, into []*sketch.Column, sample *reservoir) error {
 	readers := make([]func(int) float64, len(into))
 	for i, c := range into {
+		if c == nil {
+			continue
+		}
 		values := batch.Column(i)
 		n := values.Len()
 		if c.Kind() == sketch.Categorical {
@@ -392,6 +437,17 @@ func summarise(batch arrow.RecordBatch, inputs []OriginInput, into []*sketch.Col
 		sample.rows[at] = values
 	}
 	return nil
+}
+
+// summarised says why columns of a type have no summary, as an error; nil where they have.
+func summarised(t arrow.DataType) error {
+	if categorical(t) {
+		return nil
+	}
+	none := array.MakeArrayOfNull(memory.DefaultAllocator, t, 0)
+	defer none.Release()
+	_, err := numbersOf(none, nil)
+	return err
 }
 
 // numbersOf reads a column as numbers; NULL, and NaN, is otherwise or NaN.
@@ -441,7 +497,7 @@ func fromWindow(m Monitor, w closed, why string, watched Watched, now time.Time)
 		key:     BaselineKey{Project: m.Project, Deployment: m.Deployment, Version: w.Key.Version, Digest: "window:" + string(m.ID)},
 		columns: map[string]*sketch.Column{}, names: w.all.Names,
 		facts: Baseline{
-			Declared: true, Version: w.Key.Version, Source: "first window", Digest: windowDigest + w.Key.String(), Rows: w.all.Rows, From: &from, To: &to,
+			Declared: true, Version: w.Key.Version, Source: sourceFirst, Digest: windowDigest + w.Key.String(), Rows: w.all.Rows, From: &from, To: &to,
 			Note: why, Residency: watched.Residency, Classification: watched.Classification, ComputedAt: now.UTC(),
 		},
 	}

@@ -121,11 +121,18 @@ func compare(spec DriftSpec, w *Window, all *pane, b *baseline, judge, hide bool
 			}
 			break
 		}
+		if why := b.facts.Unsummarised[c.Name]; why != "" && !c.based {
+			c.Note = "it has no baseline: " + why
+		}
 		w.Features = append(w.Features, c.Feature)
 		if c.based {
 			based++
 		} else {
-			without = append(without, c.Name)
+			name := c.Name
+			if why := b.facts.Unsummarised[name]; why != "" {
+				name += " (" + why + ")"
+			}
+			without = append(without, name)
 		}
 		if c.result.Failed || c.result.Tested {
 			decided++

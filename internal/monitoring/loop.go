@@ -351,7 +351,7 @@ func (s *Service) finish(ctx context.Context, w *watch, done []closed, watched W
 	var fresh []*baseline
 	var tell []told
 	for _, c := range done {
-		f, err := s.baselineFor(ctx, w, c.Key.Version)
+		f, err := s.baselineFor(ctx, w, c.Key.Version, c.all.Names)
 		if err != nil {
 			return err
 		}
@@ -392,8 +392,8 @@ func (s *Service) finish(ctx context.Context, w *watch, done []closed, watched W
 // baselineFor is the baseline of a version. It is computed once, and asked for anew for
 // each window: the data that it is of may have been deleted since, or a person erased
 // from them.
-func (s *Service) baselineFor(ctx context.Context, w *watch, version int64) (found, error) {
-	f, err := s.baselineOf(ctx, w.m, version, w.baselines[version], w.progress.Compared[version])
+func (s *Service) baselineFor(ctx context.Context, w *watch, version int64, inputs []string) (found, error) {
+	f, err := s.baselineOf(ctx, w.m, version, w.baselines[version], w.progress.Compared[version], inputs)
 	if err == nil && f.baseline != nil {
 		if len(w.baselines) >= 16 { // versions come and go
 			clear(w.baselines)

@@ -218,22 +218,24 @@ type Latency struct {
 
 // Baseline is what windows of a version are compared with.
 type Baseline struct {
-	Version        int64           `json:"version"`
-	Source         string          `json:"source" doc:"training set, dataset, or first window"`
-	Ref            string          `json:"ref,omitempty" doc:"The dataset version"`
-	Declared       bool            `json:"declared" doc:"Whether the columns are all inputs of the model"`
-	Digest         string          `json:"digest" doc:"Digest of the data that the baseline was computed from"`
-	Rows           int64           `json:"rows"`
-	ScoreSource    string          `json:"score_source" doc:"Baseline of the score: the model's output for rows of the training set, a column of the dataset, or the first window; empty: the score has no baseline"`
-	ScoreNote      string          `json:"score_note,omitempty" doc:"Why the score has no baseline"`
-	Note           string          `json:"note,omitempty"`
-	Residency      residency.Label `json:"residency"`
-	Classification string          `json:"classification"`
-	ComputedAt     time.Time       `json:"computed_at"`
-	From           *time.Time      `json:"from,omitempty" doc:"Start of the baseline window, if the baseline is a window"`
-	To             *time.Time      `json:"to,omitempty" doc:"End of the baseline window"`
-	Columns        []NamedColumn   `json:"columns"`
-	Score          *NamedColumn    `json:"score,omitempty"`
+	Version     int64  `json:"version"`
+	Source      string `json:"source" doc:"training set, dataset, or first window"`
+	Ref         string `json:"ref,omitempty" doc:"The dataset version"`
+	Declared    bool   `json:"declared" doc:"Whether the columns are all inputs of the model"`
+	Digest      string `json:"digest" doc:"Digest of the data that the baseline was computed from"`
+	Rows        int64  `json:"rows"`
+	ScoreSource string `json:"score_source" doc:"Baseline of the score: the model's output for rows of the training set, a column of the dataset, or the first window; empty: the score has no baseline"`
+	ScoreNote   string `json:"score_note,omitempty" doc:"Why the score has no baseline"`
+	Note        string `json:"note,omitempty"`
+	// Unsummarised are left out of Columns, with the reason of each.
+	Unsummarised   map[string]string `json:"unsummarised,omitempty" doc:"Columns that have no summary, so that an input of this name has no baseline, with the reason of each"`
+	Residency      residency.Label   `json:"residency"`
+	Classification string            `json:"classification"`
+	ComputedAt     time.Time         `json:"computed_at"`
+	From           *time.Time        `json:"from,omitempty" doc:"Start of the baseline window, if the baseline is a window"`
+	To             *time.Time        `json:"to,omitempty" doc:"End of the baseline window"`
+	Columns        []NamedColumn     `json:"columns"`
+	Score          *NamedColumn      `json:"score,omitempty"`
 }
 
 // NamedColumn is the summary of an input for pictures: counts, quantiles and a

@@ -510,7 +510,7 @@ func (s *Service) Baseline(ctx context.Context, p, name string, version int64) (
 	}); err != nil {
 		return Baseline{}, err
 	}
-	b, err := s.baselineOf(asMonitor(ctx), m, version, nil, progress.Compared[version])
+	b, err := s.baselineOf(asMonitor(ctx), m, version, nil, progress.Compared[version], nil)
 	if err != nil {
 		return Baseline{}, err
 	}

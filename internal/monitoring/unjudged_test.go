@@ -216,12 +216,16 @@ func TestBaselineOfScores(t *testing.T) {
 		"no features, a dataset with predictions": {
 			world: func(w *world) { w.predictions("prediction", 0.01) }, judged: true, drifted: true, source: "column prediction of delays@1",
 		},
-		"no features, a dataset without": {
-			world: func(w *world) { w.origin.Scored, w.origin.Unscored = false, "delays@1 has no column of them" },
-			says:  "scores have no baseline: delays@1 has no column of them",
+		"no inputs, a dataset without": {
+			world: func(w *world) { w.origin.Scored, w.origin.Unscored = false, "delays@1 has no column of them" }, inputs: true, judged: true,
+			says: "scores have no baseline: delays@1 has no column of them",
 		},
 		"predictions that are text": {
-			world: func(w *world) { w.words("prediction") }, says: "scores have no baseline: column prediction of delays@1 is text",
+			world: func(w *world) { w.words("prediction") }, inputs: true, judged: true, says: "scores have no baseline: column prediction of delays@1 is text",
+		},
+		"predictions that are dates": {
+			world: func(w *world) { w.dates("prediction"); w.origin.Prediction = "prediction" }, inputs: true, judged: true,
+			says: "scores have no baseline: column prediction of delays@1: type date32 has no summary",
 		},
 		"the model fails": {
 			world: func(w *world) { w.noScores = true }, inputs: true, judged: true, says: "scores have no baseline: scoring failed on",
@@ -284,10 +288,130 @@ func (w *world) words(name string) {
 	w.column(name, b.NewArray())
 }
 
+func (w *world) dates(name string) {
+	b := array.NewDate32Builder(w.allocator())
+	for i := range w.training.NumRows() {
+		b.Append(arrow.Date32(i))
+	}
+	w.column(name, b.NewArray())
+}
+
 func (w *world) column(name string, values arrow.Array) {
 	fields := append(w.training.Schema().Fields(), arrow.Field{Name: name, Type: values.DataType()})
 	w.training = array.NewRecordBatch(arrow.NewSchema(fields, nil), append(slices.Clone(w.training.Columns()), values), w.training.NumRows())
 	w.origin.Prediction, w.origin.Scored, w.origin.Definition = name, false, name
+}
+
+// A column whose type has no summary is left out with its reason, if it is an input at
+// all; the other inputs and the score are compared.
+func TestColumnsWithoutSummary(t *testing.T) {
+	list := func(w *world, name string) {
+		b := array.NewListBuilder(w.allocator(), arrow.PrimitiveTypes.Float64)
+		for range w.training.NumRows() {
+			b.Append(true)
+			b.ValueBuilder().(*array.Float64Builder).Append(1)
+		}
+		w.column(name, b.NewArray())
+	}
+	decimal := func(w *world, name string) {
+		b := array.NewDecimal128Builder(w.allocator(), &arrow.Decimal128Type{Precision: 9, Scale: 2})
+		for range w.training.NumRows() {
+			b.AppendNull()
+		}
+		w.column(name, b.NewArray())
+	}
+	for name, test := range map[string]struct {
+		add   func(w *world, name string)
+		input bool // the records have it
+		says  string
+	}{
+		"a date that is no input":  {add: (*world).dates},
+		"a list that is no input":  {add: list},
+		"a decimal, no input":      {add: decimal},
+		"a date that is an input":  {add: (*world).dates, input: true, says: "type date32 has no summary"},
+		"a list that is an input":  {add: list, input: true, says: "type list<item: float64, nullable> has no summary"},
+		"a decimal, also an input": {add: decimal, input: true, says: "type decimal(9, 2) has no summary"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, declared := range []bool{true, false} {
+				w := newWorld(t)
+				scored := w.origin.Scored
+				test.add(w, "odd")
+				w.origin.Prediction, w.origin.Declared = "", declared
+				w.origin.Scored = scored && declared
+				if test.input || !declared { // undeclared inputs are all columns
+					w.origin.Inputs = append(slices.Clone(w.origin.Inputs), monitoring.OriginInput{Name: "odd", Column: "odd"})
+				}
+				s := w.service(nil)
+				w.apply(s, monitoring.Spec{})
+				r := rand.New(rand.NewPCG(2, 2))
+				for i := range 750 {
+					w.predict(r, begin.Add(time.Duration(i)*5*time.Minute), 0, func(rec *prediction.Record) {
+						if test.input {
+							rec.Inputs = append(rec.Inputs, prediction.Column{Name: "odd", Numbers: []float64{1}})
+						}
+					})
+				}
+				w.run(s)
+				windows := w.windows(s)
+				if len(windows) == 0 {
+					t.Fatal("no window")
+				}
+				for _, win := range windows {
+					at := slices.IndexFunc(win.Features, func(f monitoring.Feature) bool { return f.Name == "odd" })
+					if !win.Judged || win.Drifted || win.Baseline != "training set delays@1" || (at >= 0) != test.input ||
+						strings.Contains(win.Note, "summary") != test.input || !strings.Contains(win.Note, test.says) {
+						t.Errorf("declared %t: %+v", declared, win)
+					}
+					if at >= 0 && win.Features[at].Note != "it has no baseline: "+test.says {
+						t.Errorf("declared %t: %q", declared, win.Features[at].Note)
+					}
+				}
+			}
+		})
+	}
+}
+
+// A model with one tensor, of which nobody knows the columns' names, is compared with its
+// own first window, and drift is found in the later ones.
+func TestInputsOfOtherNames(t *testing.T) {
+	for _, restarted := range []bool{false, true} {
+		w := newWorld(t)
+		w.origin.Declared, w.origin.Scored, w.origin.Unscored = false, false, "no features"
+		s := w.service(nil)
+		w.apply(s, monitoring.Spec{})
+		r := rand.New(rand.NewPCG(2, 2))
+		log := func(day int, shift float64) {
+			for i := range 250 {
+				w.predict(r, date(day).Add(time.Duration(i)*5*time.Minute), shift, func(rec *prediction.Record) {
+					for i := range rec.Inputs {
+						rec.Inputs[i].Name = fmt.Sprintf("X.%d", i)
+					}
+				})
+			}
+		}
+		log(0, 0)
+		log(1, 0)
+		log(2, 0)
+		w.run(s)
+		if restarted {
+			s = w.service(nil)
+		}
+		log(3, 9)
+		log(4, 9)
+		w.run(s)
+		windows := w.windows(s)
+		for i, win := range windows {
+			if win.Unjudged || win.Judged != (i > 0) || win.Drifted != (i >= 3) || win.Baseline != "" && !strings.HasPrefix(win.Baseline, "first window, ") ||
+				!strings.Contains(win.Note, "no input of the model is a column of delays@1") {
+				t.Errorf("restarted %t, window %d: %+v", restarted, i, win)
+			}
+		}
+		b, err := s.Baseline(t.Context(), "nyc", "delay", 1)
+		if err != nil || b.Source != "first window" || len(windows) < 4 {
+			t.Errorf("restarted %t: %+v, %v, %d windows", restarted, b, err, len(windows))
+		}
+	}
 }
 
 // A baseline without rows, or windows of which nothing is recorded, is not "ok".

@@ -22,3 +22,6 @@ func (c Contents) Contents(ctx context.Context, tx *store.Tx, p project.Name) (s
 	}
 	return "models", nil
 }
+
+// Records implements tenancy.Records.
+func (Contents) Records() {}

@@ -9,6 +9,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/store"
 )
@@ -59,11 +60,11 @@ func (s *Deployments) Apply(ctx context.Context, project, name string, spec Spec
 		now := time.Now().UTC()
 		switch {
 		case fault.Is(err, fault.NotFound):
-			d.ID, d.CreatedAt = ID(id.New("dep")), now
+			d.ID, d.CreatedAt, d.Owner = ID(id.New("dep")), now, identity.From(ctx).ID
 		case err != nil:
 			return err
 		default:
-			d.ID, d.CreatedAt, d.Trials, d.Before = old.ID, old.CreatedAt, old.Trials, old.Before
+			d.ID, d.CreatedAt, d.Owner, d.Trials, d.Before = old.ID, old.CreatedAt, old.Owner, old.Trials, old.Before
 		}
 		d.UpdatedAt, d.Revision = now, old.Revision+1
 		// With other steps what is tried has another label, too: it is not tried any more.

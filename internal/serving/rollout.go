@@ -42,6 +42,10 @@ type Rollout struct {
 	Ended     time.Time       `json:"ended,omitzero"`
 	Reason    string          `json:"reason,omitempty"` // why it ended
 	Evidence  json.RawMessage `json:"evidence,omitempty"`
+	// PromotedAt and Promotion are the time and reason of a promotion that was rolled back
+	// later, at Ended for Reason.
+	PromotedAt time.Time `json:"promoted_at,omitzero"`
+	Promotion  string    `json:"promotion,omitempty"`
 }
 
 // RolloutEnd is why a rollout ends.

@@ -69,10 +69,10 @@ func (s *core) audited(ctx context.Context, tx *store.Tx, project, name, reason 
 
 // end closes a rollout in the caller's transaction.
 func (s *core) end(ctx context.Context, tx *store.Tx, r Rollout, state RolloutState, e RolloutEnd) error {
-	r.State, r.Reason, r.Evidence = state, clip(e.Reason, maxReason), e.Evidence
-	if r.Ended.IsZero() {
-		r.Ended = time.Now().UTC()
+	if r.State == Promoted { // and undone now
+		r.PromotedAt, r.Promotion = r.Ended, r.Reason
 	}
+	r.State, r.Reason, r.Evidence, r.Ended = state, clip(e.Reason, maxReason), e.Evidence, time.Now().UTC()
 	if err := s.rolloutStore.PutRollout(ctx, tx, r); err != nil {
 		return err
 	}

@@ -249,10 +249,20 @@ func lifeOfARollout(t *testing.T, p *pond) {
 		t.Errorf("the manifest again: changed %v, %v", changed, err)
 	}
 
+	promoted := p.status(t).History[0]
+	if promoted.State != serving.Promoted || !promoted.PromotedAt.IsZero() {
+		t.Errorf("%+v", promoted)
+	}
+
 	// And back, by undoing what that rollout did.
 	d, err := p.Rollback(ctx, "nyc", "d", serving.RolloutEnd{Rollout: moved.ID, Reason: "worse after all"})
 	if err != nil || d.Version != 1 || p.world.pointed != "champion=1" {
 		t.Fatalf("%+v %v", d, err)
+	}
+	// The history has the end of the promotion, and when and why it was promoted.
+	if h := p.status(t).History[0]; h.State != serving.RolledBack || h.Reason != "worse after all" || h.Promotion != promoted.Reason || promoted.Reason == "" ||
+		!h.PromotedAt.Equal(promoted.Ended) || !h.Ended.After(h.PromotedAt) {
+		t.Errorf("%+v after %+v", h, promoted)
 	}
 	if d, err = p.Rollback(ctx, "nyc", "d", serving.RolloutEnd{Rollout: moved.ID}); err != nil || d.Version != 1 {
 		t.Errorf("rolled back again: %+v %v", d, err)

@@ -86,6 +86,7 @@ type Deployment struct {
 	Digest         string          `json:"digest"`  // of the version's files
 	Residency      residency.Label `json:"residency"`
 	Classification string          `json:"classification"`
+	Owner          string          `json:"owner,omitempty"` // who applied it first
 	CreatedAt      time.Time       `json:"created_at"`
 	UpdatedAt      time.Time       `json:"updated_at"`
 	Revision       int64           `json:"revision"` // rises with each change; the ETag

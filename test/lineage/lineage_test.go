@@ -208,3 +208,47 @@ func TestOpenLineage(t *testing.T) {
 		t.Error(out)
 	}
 }
+
+// The lineage of a version names only what that version went into: the view's online rows
+// are of the newest one, the training set and its service are of the first.
+func TestLineageOfOneVersion(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs a real server")
+	}
+	s := live.New(t, "")
+	s.Up(t)
+	p := s.Project(t, "nyc")
+	p.Apply(manifests)
+	p.Import("weather", "id,seen,temp\n1,2026-01-01T00:00:00Z,20\n2,2026-01-01T00:00:00Z,\n")
+	p.Apply(view)
+	p.Materialise("heat")
+	var made client.Object
+	p.Must(p.C.Do(t.Context(), http.MethodPost, p.Path("training-sets"), map[string]any{
+		"name": "train", "timestamp": "seen", "spine": "SELECT id, seen, temp > 30 AS hot FROM weather", "features": []string{"heat"},
+	}, &made))
+	p.Import("weather", "id,seen,temp\n1,2026-01-01T00:00:00Z,25\n2,2026-01-01T00:00:00Z,30\n")
+	p.Materialise("heat")
+	for _, test := range []struct {
+		args      string
+		has, lack []string
+	}{
+		{"weather@1 --down", []string{"train@1"}, []string{"weather@2"}},
+		{"weather@2 --down", []string{"heat@1"}, []string{"train@1", "weather@1"}},
+		{"weather@2", []string{"heat@1"}, []string{"train@1", "weather@1"}},
+		{"train@1 --up", []string{"weather@1", "heat@1"}, []string{"weather@2"}},
+		{"heat@1 --kind feature_view --down", []string{"train@1"}, []string{"weather@2"}},
+		{"heat@1 --kind feature_view --up", []string{"weather@2"}, []string{"train@1", "weather@1"}},
+	} {
+		said := p.Run(0, append([]string{"lineage"}, strings.Fields(test.args)...)...)
+		for _, name := range test.has {
+			if !strings.Contains(said, name) {
+				t.Errorf("lineage %s does not name %s:\n%s", test.args, name, said)
+			}
+		}
+		for _, name := range test.lack {
+			if strings.Contains(said, name) {
+				t.Errorf("lineage %s names %s:\n%s", test.args, name, said)
+			}
+		}
+	}
+}

@@ -88,7 +88,7 @@ export function Columns({ project, version: v, names, title = 'Columns', of }: {
   const profile = useDatasetProfile(project, `${v.name}@${v.version}`, asked);
   const p = profile.data;
   return (
-    <Panel title={title} wide note={[of, p && p.sampled < p.rows && `Histograms and frequent values are of ${count(p.sampled)} rows, a random sample.`].filter(Boolean).join(' ') || undefined}>
+    <Panel title={title} wide note={[of, p && p.sampled < p.rows && `Quantiles, histograms and frequent values are of ${count(p.sampled)} rows, a random sample.`].filter(Boolean).join(' ') || undefined}>
       {!asked && (
         <p>
           The data is {v.classification}: reads of its values are recorded. <Button size="xs" variant="default" onClick={() => setAsked(true)}>Show the columns</Button>

@@ -51,6 +51,7 @@ type datasetRow struct {
 type datasetDoc struct {
 	Spec       dataset.Spec      `json:"spec"`
 	Fields     dataset.FieldIDs  `json:"fields"`
+	Columns    []string          `json:"columns"`
 	Properties map[string]string `json:"properties,omitempty"`
 	Next       dataset.Schema    `json:"next,omitempty"`
 	Stale      bool              `json:"stale,omitempty"`
@@ -64,7 +65,7 @@ func (r datasetRow) dataset() (dataset.Dataset, error) {
 	}
 	return dataset.Dataset{
 		ID: r.ID, Project: r.Project, Name: r.Name, Spec: doc.Spec, Revision: r.Revision, Latest: r.Latest, Accepted: r.Accepted,
-		Owner: r.Owner, Created: r.Created.Time(), Updated: r.Updated.Time(), Metadata: r.Metadata, Fields: doc.Fields, Properties: doc.Properties, Next: doc.Next, Stale: doc.Stale, Lowered: doc.Lowered, Deleted: r.Deleted,
+		Owner: r.Owner, Created: r.Created.Time(), Updated: r.Updated.Time(), Metadata: r.Metadata, Fields: doc.Fields, Columns: doc.Columns, Properties: doc.Properties, Next: doc.Next, Stale: doc.Stale, Lowered: doc.Lowered, Deleted: r.Deleted,
 	}, nil
 }
 
@@ -79,7 +80,7 @@ func (Store) Dataset(ctx context.Context, tx *store.Tx, p project.Name, name str
 
 // PutDataset implements dataset.Store.
 func (Store) PutDataset(ctx context.Context, tx *store.Tx, d dataset.Dataset) error {
-	doc, err := json.Marshal(datasetDoc{Spec: d.Spec, Fields: d.Fields, Properties: d.Properties, Next: d.Next, Stale: d.Stale, Lowered: d.Lowered})
+	doc, err := json.Marshal(datasetDoc{Spec: d.Spec, Fields: d.Fields, Columns: d.Columns, Properties: d.Properties, Next: d.Next, Stale: d.Stale, Lowered: d.Lowered})
 	if err != nil {
 		return err
 	}

@@ -18,7 +18,7 @@ import (
 
 // Summary is what is known of a column of a version. Min and Max are as people read
 // values, and left out for confidential and restricted data. Mean and Std (of
-// the population) are of columns of numbers, finite values only.
+// the sample, with n-1; absent below two values) are of columns of numbers, finite values only.
 type Summary struct {
 	Column   string `json:"column"`
 	Count    int64  `json:"count"` // values that are not null
@@ -30,7 +30,7 @@ type Summary struct {
 	Min       string   `json:"min,omitempty"`
 	Max       string   `json:"max,omitempty"`
 	Mean      *float64 `json:"mean,omitempty"`
-	Std       *float64 `json:"std,omitempty"`
+	Std       *float64 `json:"std,omitempty" doc:"Sample standard deviation (n-1), as of pandas and of the std feature; absent below two values"`
 }
 
 // Collector collects summaries over the batches of one version.
@@ -190,9 +190,12 @@ func (p *column) summary(f table.Field, hide bool) Summary {
 	s := Summary{Column: f.Name, Count: p.rows - p.nulls, Nulls: p.nulls, NaNs: p.nans}
 	s.Distinct, s.Estimated = min(p.sketch.estimate(), s.Count), p.sketch.count > fewMost
 	if p.finite > 0 {
-		mean, std := p.mean, math.Sqrt(p.m2/float64(p.finite))
-		if finite := !math.IsInf(mean, 0) && !math.IsInf(std, 0) && !math.IsNaN(std); finite {
-			s.Mean, s.Std = &mean, &std
+		mean, variance := p.mean, p.m2/float64(max(p.finite-1, 1))
+		if finite := !math.IsInf(mean, 0) && !math.IsInf(variance, 0) && !math.IsNaN(variance); finite {
+			s.Mean = &mean
+			if std := math.Sqrt(variance); p.finite > 1 {
+				s.Std = &std
+			}
 		}
 	}
 	if !p.seen || hide {

@@ -96,14 +96,15 @@ func (s *shelf) Erase(_ context.Context, who privacy.Subject, done func(privacy.
 }
 
 type place struct {
-	t     *testing.T
-	dir   string
-	db    *store.DB
-	door  *door
-	shelf *shelf
-	now   time.Time
-	where privacy.Where // by which columns persons are found now
-	two   policy.TwoPeople
+	beyond privacy.Found // that Beyond was asked with
+	t      *testing.T
+	dir    string
+	db     *store.DB
+	door   *door
+	shelf  *shelf
+	now    time.Time
+	where  privacy.Where // by which columns persons are found now
+	two    policy.TwoPeople
 	*privacy.Service
 }
 
@@ -151,7 +152,8 @@ func (p *place) open() {
 			}
 			return []string{"churn@1 " + string(id)}, nil
 		},
-		Beyond: func(context.Context, privacy.Subject, privacy.Found) ([]privacy.Unsearched, []string, error) {
+		Beyond: func(_ context.Context, _ privacy.Subject, f privacy.Found) ([]privacy.Unsearched, []string, error) {
+			p.beyond = f
 			return p.shelf.left, []string{"notes"}, nil
 		},
 		Now: func() time.Time { return p.now },
@@ -492,4 +494,40 @@ func TestEarlierCertificates(t *testing.T) {
 	if e := p.one("ers_1"); len(e.Unsearched) != 1 || e.Unsearched[0].Name != "sums@4" {
 		t.Errorf("%+v", e)
 	}
+}
+
+// TestAskedAgain: what an erasure found is not forgotten because the rows are gone: who
+// asks again, or erases again, hears of the same models, and the places that are not
+// searched are listed as of the same rows.
+func TestAskedAgain(t *testing.T) {
+	onEachDatabase(t, func(t *testing.T, p *place) {
+		t.Helper()
+		p.shelf.left = []privacy.Unsearched{{Kind: "job logs", Name: "job_1", Reason: "it is not searched"}}
+		had := func(f privacy.Found) bool {
+			return slices.ContainsFunc(slices.Concat(f.Places, f.Deleted), func(q privacy.Place) bool { return q.Kind == "shelf" && q.Name == "top" && q.Rows == 3 })
+		}
+		if _, err := p.Look(p.user(), p.ask("nobody")); err != nil || had(p.beyond) {
+			t.Errorf("somebody else: %+v, %v", p.beyond, err)
+		}
+		for range 2 {
+			e, err := p.Request(p.user(), p.ask(canary))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := p.RunOnce(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got := p.one(e.ID); got.State != privacy.InPart || !had(p.beyond) || len(got.Models) != 1 {
+				t.Errorf("it ended as %+v", got)
+			}
+			p.beyond = privacy.Found{}
+			f, err := p.Look(p.user(), p.ask(canary))
+			if err != nil || len(f.Places)+len(f.Deleted) != 0 || len(f.Models) != 1 || len(f.Unsearched) != 1 || !had(p.beyond) {
+				t.Errorf("asked again: %+v, of %+v, %v", f, p.beyond, err)
+			}
+		}
+		if _, err := p.Look(p.user(), p.ask("nobody")); err != nil || had(p.beyond) {
+			t.Errorf("somebody else: %+v, %v", p.beyond, err)
+		}
+	})
 }

@@ -64,11 +64,12 @@ type Config struct {
 	// Where says by which columns persons of an entity are found now; nil leaves it to
 	// the participants.
 	Where func(ctx context.Context, project, entity string) (Where, error)
-	// Trained names the models that were trained on what has rows of the person, and
+	// Trained names the models that were trained on what has rows of the person, or had
+	// them before an earlier erasure, and
 	// flags them when there is an erasure; nil knows of none.
 	Trained func(ctx context.Context, project string, f Found, erasure ID) ([]string, error)
 	// Beyond names the places that no participant searches and that may have something
-	// of the person, given what was found; nil knows of none. kinds are those that it
+	// of the person, given what was found, now and by earlier erasures; nil knows of none. kinds are those that it
 	// searched itself.
 	Beyond func(ctx context.Context, s Subject, f Found) (left []Unsearched, kinds []string, err error)
 	Log    *slog.Logger     // nil discards
@@ -167,7 +168,11 @@ func (s *Service) beyond(ctx context.Context, subject Subject, f *Found) (search
 		searched = append(searched, p.Kind())
 	}
 	if s.cfg.Beyond != nil {
-		left, kinds, err := s.cfg.Beyond(ctx, subject, *f)
+		ever, err := s.ever(ctx, subject, *f)
+		if err != nil {
+			return nil, err
+		}
+		left, kinds, err := s.cfg.Beyond(ctx, subject, ever)
 		if err != nil {
 			return nil, fault.Wrap(err, "listing places that are not searched")
 		}
@@ -195,7 +200,11 @@ func (s *Service) trained(ctx context.Context, subject Subject, f *Found) error 
 	if s.cfg.Trained == nil {
 		return nil
 	}
-	models, err := s.cfg.Trained(ctx, subject.Project, *f, subject.Erasure)
+	ever, err := s.ever(ctx, subject, *f)
+	if err != nil {
+		return err
+	}
+	models, err := s.cfg.Trained(ctx, subject.Project, ever, subject.Erasure)
 	f.Models = merge(f.Models, models)
 	return fault.Wrap(err, "finding the models that were trained on rows of the person")
 }
@@ -760,11 +769,37 @@ func (s *Service) known(ctx context.Context, r Row) (yes bool, err error) {
 		slices.ContainsFunc(r.Unsearched, func(u Unsearched) bool { return u.Seen }) {
 		return true, nil
 	}
+	before, err := s.erased(ctx, r.Project, r.Entity, r.Pseudonym)
+	return len(before) > 0, err
+}
+
+// erased are the erasures of a person that ended as done, in part too.
+func (s *Service) erased(ctx context.Context, project, entity, pseudonym string) (rows []Row, err error) {
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		yes, err = s.cfg.Store.Erased(ctx, tx, r.Project, r.Entity, r.Pseudonym)
+		rows, err = s.cfg.Store.Erased(ctx, tx, project, entity, pseudonym)
 		return err
 	})
-	return yes, err
+	return rows, err
+}
+
+// ever is what was found, and what earlier erasures of the person found: jobs and models
+// that read rows have read them, though the rows are erased since.
+func (s *Service) ever(ctx context.Context, subject Subject, f Found) (Found, error) {
+	before, err := s.erased(ctx, subject.Project, subject.Entity, hex.EncodeToString(subject.pseudonym[:]))
+	if err != nil {
+		return Found{}, err
+	}
+	for _, e := range before {
+		for _, p := range slices.Concat(e.Places, e.Deleted) {
+			f.add(p.Kind, Found{Deleted: []Place{p}})
+		}
+		for _, u := range e.Unsearched {
+			if !slices.ContainsFunc(f.Unsearched, func(o Unsearched) bool { return o.Kind == u.Kind && o.Name == u.Name }) {
+				f.Unsearched = append(slices.Clip(f.Unsearched), u)
+			}
+		}
+	}
+	return f, nil
 }
 
 // conclude decides between done, done in part and not found, and makes the certificate. The digest

@@ -25,8 +25,8 @@ type Store interface {
 	Put(ctx context.Context, tx *store.Tx, r Row) error
 	// Document is an erasure as it was put: JSON with the fields of then.
 	Document(ctx context.Context, tx *store.Tx, id ID) ([]byte, error)
-	// Erased reports whether an erasure of the person ended before as done, in part too.
-	Erased(ctx context.Context, tx *store.Tx, project, entity, pseudonym string) (bool, error)
+	// Erased are the erasures of the person that ended as done, in part too, oldest first.
+	Erased(ctx context.Context, tx *store.Tx, project, entity, pseudonym string) ([]Row, error)
 	// Open lists erasures that have not ended, of all projects, oldest first.
 	Open(ctx context.Context, tx *store.Tx, limit int) ([]Row, error)
 	// CountOpen is how many these are.

@@ -173,7 +173,7 @@ func (d Decision) missing(o Observations, s Spec, enough bool) string {
 		return fmt.Sprintf("the labels of version %d come from %s keys, those of version %d from %s; %d of each are needed, because requests of one key are evaluated together",
 			c.Version, count(c.Groups), b.Version, count(b.Groups), minMinLabel)
 	case !enough:
-		return fmt.Sprintf("version %d has %s labels and version %d has %s; %s of each are needed",
+		return fmt.Sprintf("version %d has %s labelled requests and version %d has %s; %s of each are needed, and the rows of a request count as one",
 			c.Version, count(c.Loss.N), b.Version, count(b.Loss.N), count(int64(s.MinLabels)))
 	case !d.Comparable:
 		return "the losses of both versions are constant, so they cannot be compared"

@@ -28,9 +28,11 @@ type rolloutRow struct {
 	Ended      store.Time `bun:"ended"`
 	Reason     string     `bun:"reason"`
 	Evidence   string     `bun:"evidence"`
+	Promoted   store.Time `bun:"promoted"`
+	Promotion  string     `bun:"promotion"`
 }
 
-const rolloutColumns = "id, project, deployment, model, stable, candidate, weight, spec, state, cause, started, started_at, ended, reason, evidence"
+const rolloutColumns = "id, project, deployment, model, stable, candidate, weight, spec, state, cause, started, started_at, ended, reason, evidence, promoted, promotion"
 
 // PutRollout implements serving.Store.
 func (RolloutStore) PutRollout(ctx context.Context, tx *store.Tx, r serving.Rollout) error {
@@ -42,10 +44,11 @@ func (RolloutStore) PutRollout(ctx context.Context, tx *store.Tx, r serving.Roll
 		ID: string(r.ID), Project: r.Project, Deployment: r.Deployment, Model: r.Model, Stable: r.Stable, Candidate: r.Candidate,
 		Weight: int64(r.Weight), Spec: string(spec), State: string(r.State), Cause: r.Cause, Started: store.At(r.Started),
 		StartedAt: store.At(r.StartedAt), Ended: store.At(r.Ended), Reason: r.Reason, Evidence: string(r.Evidence),
+		Promoted: store.At(r.PromotedAt), Promotion: r.Promotion,
 	}
 	_, err = tx.NewInsert().Model(&row).ModelTableExpr("serving_rollout").
 		On("CONFLICT (id) DO UPDATE").
-		Set("state = EXCLUDED.state, started_at = EXCLUDED.started_at, ended = EXCLUDED.ended, reason = EXCLUDED.reason, evidence = EXCLUDED.evidence").
+		Set("state = EXCLUDED.state, started_at = EXCLUDED.started_at, ended = EXCLUDED.ended, reason = EXCLUDED.reason, evidence = EXCLUDED.evidence, promoted = EXCLUDED.promoted, promotion = EXCLUDED.promotion").
 		Exec(ctx)
 	if store.IsUnique(err) {
 		return fault.New(fault.Conflict, "deployment %s already has a running rollout", r.Deployment)
@@ -58,6 +61,7 @@ func (r rolloutRow) rollout() (serving.Rollout, error) {
 		ID: serving.RolloutID(r.ID), Project: r.Project, Deployment: r.Deployment, Model: r.Model, Stable: r.Stable, Candidate: r.Candidate,
 		Weight: int(r.Weight), State: serving.RolloutState(r.State), Cause: r.Cause, Started: r.Started.Time(),
 		StartedAt: r.StartedAt.Time(), Ended: r.Ended.Time(), Reason: r.Reason, Evidence: raw(r.Evidence),
+		PromotedAt: r.Promoted.Time(), Promotion: r.Promotion,
 	}
 	return out, fault.Wrap(json.Unmarshal([]byte(r.Spec), &out.Spec), "rollout %s", r.ID)
 }

@@ -59,9 +59,10 @@ type row struct {
 	FeatureSet     string     `bun:"feature_set"`
 	Steps          string     `bun:"steps"`
 	Line           string     `bun:"line"`
+	Owner          string     `bun:"owner"`
 }
 
-const columns = "project, name, id, spec, model, version, digest, residency, classification, created_at, updated_at, revision, trials, earlier, feature_set, steps, line"
+const columns = "project, name, id, spec, model, version, digest, residency, classification, created_at, updated_at, revision, trials, earlier, feature_set, steps, line, owner"
 
 // Put implements serving.Store.
 func (DeploymentStore) Put(ctx context.Context, tx *store.Tx, d serving.Deployment) error {
@@ -102,7 +103,7 @@ func (DeploymentStore) Put(ctx context.Context, tx *store.Tx, d serving.Deployme
 		Project: d.Project, Name: d.Name, ID: string(d.ID), Spec: string(spec), Model: d.Model, Version: d.Version,
 		Digest: d.Digest, Residency: string(label), Classification: d.Classification,
 		CreatedAt: store.At(d.CreatedAt), UpdatedAt: store.At(d.UpdatedAt), Revision: d.Revision,
-		Trials: string(trials), Earlier: string(earlier), FeatureSet: string(set), Steps: string(steps), Line: store.JoinFields(d.SearchFields()),
+		Trials: string(trials), Earlier: string(earlier), FeatureSet: string(set), Steps: string(steps), Line: store.JoinFields(d.SearchFields()), Owner: d.Owner,
 	}
 	_, err = tx.NewInsert().Model(&r).ModelTableExpr("serving_deployment").
 		On("CONFLICT (project, name) DO UPDATE").
@@ -131,7 +132,7 @@ func (DeploymentStore) List(ctx context.Context, tx *store.Tx, project, after st
 
 // Lines implements serving.Store.
 func (DeploymentStore) Lines(ctx context.Context, tx *store.Tx, project, after string, limit int) ([]store.Line, error) {
-	return store.ReadLines(ctx, tx.NewRaw("SELECT name AS key, '' AS owner, line FROM serving_deployment WHERE project = ? AND name > ? ORDER BY name LIMIT ?", project, after, limit))
+	return store.ReadLines(ctx, tx.NewRaw("SELECT name AS key, owner, line FROM serving_deployment WHERE project = ? AND name > ? ORDER BY name LIMIT ?", project, after, limit))
 }
 
 // All implements serving.Store.
@@ -188,7 +189,7 @@ func (DeploymentStore) Delete(ctx context.Context, tx *store.Tx, project, name s
 func (r row) deployment() (serving.Deployment, error) {
 	d := serving.Deployment{
 		ID: serving.ID(r.ID), Project: r.Project, Name: r.Name, Model: r.Model, Version: r.Version, Digest: r.Digest,
-		Classification: r.Classification, CreatedAt: r.CreatedAt.Time(), UpdatedAt: r.UpdatedAt.Time(), Revision: r.Revision,
+		Classification: r.Classification, Owner: r.Owner, CreatedAt: r.CreatedAt.Time(), UpdatedAt: r.UpdatedAt.Time(), Revision: r.Revision,
 	}
 	for _, c := range []struct {
 		text string

@@ -35,6 +35,8 @@ type walk struct {
 	models      []registry.Version
 	deployments []serving.Deployment
 	read        map[string][]string // dataset versions, by view version
+	passed      map[string]bool     // IDs of the objects that the walk down came through
+	whole       map[string]bool     // IDs of views and services of which all that was made counts, not only what was made of passed versions
 	listed      bool
 	more        bool
 }
@@ -42,7 +44,9 @@ type walk struct {
 // Objects implements openlineage.Config.Objects: the features, jobs, models and deployments
 // of a project that the caller of each step may read.
 func (s *Service) Objects(p project.Name) openlineage.Objects {
-	return &walk{Service: s, p: p, may: map[policy.Action]bool{}, read: map[string][]string{}}
+	return &walk{
+		Service: s, p: p, may: map[policy.Action]bool{}, read: map[string][]string{}, passed: map[string]bool{}, whole: map[string]bool{},
+	}
 }
 
 // The actions that a walk asks for, and the kinds of their objects.
@@ -115,6 +119,12 @@ func (l *walk) list(ctx context.Context) (err error) {
 
 // Object implements openlineage.Objects.
 func (l *walk) Object(ctx context.Context, kind openlineage.Kind, name string) (openlineage.Object, error) {
+	o, err := l.object(ctx, kind, name)
+	l.whole[o.ID()] = true // the lineage begins there
+	return o, err
+}
+
+func (l *walk) object(ctx context.Context, kind openlineage.Kind, name string) (openlineage.Object, error) {
 	switch kind {
 	case openlineage.ViewKind:
 		v, err := l.Features.Definitions.View(ctx, l.p, name)
@@ -158,6 +168,9 @@ func (l *walk) Step(ctx context.Context, kind openlineage.Kind, name string, up 
 		return out, err
 	}
 	out.More = l.more
+	if !up {
+		l.passed[openlineage.Object{Kind: kind, Name: name}.ID()] = true
+	}
 	var err error
 	switch s := (&stepper{l, &out}); {
 	case kind == openlineage.DatasetKind && up:
@@ -244,11 +257,24 @@ func (s *stepper) set(ctx context.Context, ref string) error {
 	if err != nil {
 		return err
 	}
-	return s.joined(ctx, t)
+	return s.joined(ctx, t, func(openlineage.Object) bool { return true })
 }
 
-// joined are the edges of a training set.
-func (s *stepper) joined(ctx context.Context, t feature.TrainingSet) error {
+// wasPassed reports whether the walk down came through an object.
+func (s *stepper) wasPassed(o openlineage.Object) bool { return s.passed[o.ID()] }
+
+// leadsTo reports whether a training set of a view or service was made of what the walk
+// came from: of any version where the lineage began at the view or service, else of a
+// dataset version on the way. Its views may read other versions now.
+func (s *stepper) leadsTo(of openlineage.Object, t feature.TrainingSet) bool {
+	return s.whole[of.ID()] || slices.ContainsFunc(t.Views, func(u feature.UsedView) bool {
+		return (of.Kind != openlineage.ViewKind || u.View == of.Name) &&
+			slices.ContainsFunc(u.Inputs, func(in feature.InputRef) bool { return s.wasPassed(datasetObject(in.Dataset)) })
+	})
+}
+
+// joined are the edges of a training set that begin at objects that are shown.
+func (s *stepper) joined(ctx context.Context, t feature.TrainingSet, shown func(openlineage.Object) bool) error {
 	made, err := s.madeOf(ctx, t)
 	if err != nil {
 		return err
@@ -282,10 +308,15 @@ func (s *stepper) joined(ctx context.Context, t feature.TrainingSet) error {
 			}
 		}
 		for _, in := range u.Inputs {
-			s.edge(datasetObject(in.Dataset), views[i])
+			if o := datasetObject(in.Dataset); shown(o) && shown(views[i]) {
+				s.edge(o, views[i])
+			}
 		}
 	}
 	for _, v := range views {
+		if !shown(v) {
+			continue
+		}
 		if t.Service == "" {
 			s.edge(v, set)
 		} else {
@@ -461,11 +492,14 @@ func (s *stepper) users(ctx context.Context, ref string) error {
 		}
 	}
 	for _, t := range l.TrainingSets {
+		if !s.leadsTo(of, t) {
+			continue
+		}
 		if t.Service != "" {
 			services[t.Service] = true
 			continue
 		}
-		if err := s.joined(ctx, t); err != nil && !unseen(err) {
+		if err := s.joined(ctx, t, s.wasPassed); err != nil && !unseen(err) {
 			return err
 		}
 		s.out.Follow = append(s.out.Follow, datasetObject(t.Dataset))
@@ -478,7 +512,9 @@ func (s *stepper) users(ctx context.Context, ref string) error {
 		if err != nil {
 			return err
 		}
-		s.to(of, serviceObject(b))
+		service := serviceObject(b)
+		s.whole[service.ID()] = s.whole[service.ID()] || s.whole[of.ID()]
+		s.to(of, service)
 	}
 	return nil
 }
@@ -527,10 +563,10 @@ func (s *stepper) servedBy(ctx context.Context, ref string) error {
 			return err
 		}
 		for _, t := range l.TrainingSets {
-			if t.Service != b.Ref() {
+			if t.Service != b.Ref() || !s.leadsTo(of, t) {
 				continue
 			}
-			if err := s.joined(ctx, t); err != nil && !unseen(err) {
+			if err := s.joined(ctx, t, s.wasPassed); err != nil && !unseen(err) {
 				return err
 			}
 			s.out.Follow = append(s.out.Follow, datasetObject(t.Dataset))

@@ -188,7 +188,7 @@ func putKinds(ctx context.Context, tx *store.Tx, i int, long bool, owner string)
 	for k, value := range tags {
 		pairs = append(pairs, tracking.Pair{Key: k, Value: value})
 	}
-	deployment := serving.Deployment{ID: serving.ID("dep_" + name), Project: "flights", Name: name, Spec: serving.Spec{Model: from}, Model: from, CreatedAt: at, UpdatedAt: at}
+	deployment := serving.Deployment{ID: serving.ID("dep_" + name), Project: "flights", Name: name, Owner: owner, Spec: serving.Spec{Model: from}, Model: from, CreatedAt: at, UpdatedAt: at}
 	if i%2 == 0 {
 		deployment.Spec.Features, deployment.FeatureSet = &serving.FeaturesSpec{Service: "service-of-" + from}, &serving.FeatureSet{}
 	}
@@ -299,6 +299,11 @@ func TestObjectsAreFoundByTheirLines(t *testing.T) {
 						}
 					}
 				})
+			}
+			for _, k := range w.kinds() { // environments, experiments and external objects have no owner
+				if got := w.foundIn(t, k, "owner:"+name, false); len(got) == 0 && !slices.Contains([]string{"environment", "experiment", "lineage"}, k.name) {
+					t.Errorf("no %s is found by its owner", k.name)
+				}
 			}
 			// After an upgrade a search finds the same, and a page reads no more than a page.
 			var fresh [][]Hit

@@ -462,7 +462,7 @@ func (s Service) deployments() lister {
 	return findBy("deployment", func(ctx context.Context, f *finder, after string, limit int, may func(store.Line) (bool, error)) (store.Found[serving.Deployment], error) {
 		return s.Serving.Find(ctx, string(f.p), after, limit, may)
 	}, func(_ *finder, d serving.Deployment) thing {
-		return thing{Hit: Hit{Name: d.Name}, after: d.Name, texts: matchesOf(d.SearchFields())}
+		return thing{Hit: Hit{Name: d.Name}, after: d.Name, owner: d.Owner, texts: matchesOf(d.SearchFields())}
 	})
 }
 

@@ -487,7 +487,7 @@ func because(rules slice, diagnostic cedar.Diagnostic, v verdict, object policy.
 	if !v.def.Installation && object.Project != "" {
 		where = "project " + clip(object.Project)
 	}
-	return nil, "it takes the role " + strings.Join(roles, " or ") + " in " + where
+	return nil, "it requires the role " + strings.Join(roles, " or ") + " in " + where
 }
 
 // refusal is what the caller hears.
@@ -502,7 +502,7 @@ func (v verdict) refusal(p identity.Principal, action policy.Action, object poli
 	if object.Project != "" && object.String() != "project "+object.Project {
 		where = " in project " + clip(object.Project)
 	}
-	return fault.New(fault.PermissionDenied, "%s may not %s on %s%s: %s", p, action, object, where, v.because).
+	return fault.New(fault.PermissionDenied, "%s does not have the permission %s on %s%s: %s", p, action, object, where, v.because).
 		WithHint("%s", v.hint(p, action, object))
 }
 

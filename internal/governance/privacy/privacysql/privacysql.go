@@ -104,9 +104,10 @@ func (Store) Document(ctx context.Context, tx *store.Tx, id privacy.ID) ([]byte,
 }
 
 // Erased implements privacy.Store.
-func (Store) Erased(ctx context.Context, tx *store.Tx, project, entity, pseudonym string) (bool, error) {
-	return tx.NewSelect().Model((*row)(nil)).Where("project = ? AND entity = ? AND pseudonym = ? AND state IN (?)",
-		project, entity, pseudonym, bun.List([]privacy.State{privacy.Done, privacy.InPart})).Exists(ctx)
+func (Store) Erased(ctx context.Context, tx *store.Tx, project, entity, pseudonym string) ([]privacy.Row, error) {
+	var rows []row
+	return many(ctx, tx.NewSelect().Model(&rows).Where("project = ? AND entity = ? AND pseudonym = ? AND state IN (?)",
+		project, entity, pseudonym, bun.List([]privacy.State{privacy.Done, privacy.InPart})).OrderExpr("id"), &rows)
 }
 
 // Put implements privacy.Store.

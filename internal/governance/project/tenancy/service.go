@@ -330,7 +330,7 @@ func visible(p identity.Principal) (v Visible, none bool) {
 }
 
 // Delete removes an empty project with its grants, service accounts and tokens.
-// Its name is not given to another one: records, events and what is left in
+// One that holds records, such as jobs, is never deleted. Its name is not given to another one: records, events and what is left in
 // backups bear it. Needs project.delete. Errors: fault.NotFound; fault.Conflict naming what is
 // left in it.
 func (s *Service) Delete(ctx context.Context, name project.Name) error {
@@ -348,15 +348,23 @@ func (s *Service) Delete(ctx context.Context, name project.Name) error {
 		if err != nil {
 			return err
 		}
-		var left []string
+		var left, records []string
 		for _, c := range contents {
 			what, err := c.Contents(ctx, tx, name)
 			if err != nil {
 				return err
 			}
-			if what != "" {
-				left = append(left, what)
+			if what == "" {
+				continue
 			}
+			left = append(left, what)
+			if _, stays := c.(Records); stays {
+				records = append(records, what)
+			}
+		}
+		if len(records) > 0 {
+			return fault.New(fault.Conflict, "project %s cannot be deleted: it holds %s, and %s are records that cannot be deleted", name, strings.Join(left, ", "), strings.Join(records, ", ")).
+				WithHint("To close the project, delete its deployments, sources, secrets and datasets, revoke its tokens, and remove its members.")
 		}
 		if len(left) > 0 {
 			return fault.New(fault.Conflict, "project %s still holds %s", name, strings.Join(left, ", ")).

@@ -65,3 +65,7 @@ type Contents interface {
 	// goes with it.
 	Contents(ctx context.Context, tx *store.Tx, in project.Name) (string, error)
 }
+
+// Records marks Contents whose objects cannot be deleted, such as jobs: a project that
+// has them stays.
+type Records interface{ Records() }

@@ -293,6 +293,27 @@ func (f contents) Contents(ctx context.Context, tx *store.Tx, in project.Name) (
 	return f(ctx, tx, in)
 }
 
+// records are contents that cannot be deleted.
+type records struct{ contents }
+
+func (records) Records() {}
+
+// A project with records is not deleted, and the refusal does not ask to delete them.
+func TestDeleteOfRecords(t *testing.T) {
+	w := policytest.Open(t)
+	w.Project(t, "flights")
+	holds := func(what string) contents {
+		return func(context.Context, *store.Tx, project.Name) (string, error) { return what, nil }
+	}
+	w.Tenancy.Register(holds("datasets"))
+	w.Tenancy.Register(records{holds("jobs")})
+	err := w.Tenancy.Delete(w.AsAdmin(t.Context()), "flights")
+	if !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "it holds datasets, jobs, and jobs are records that cannot be deleted") ||
+		strings.Contains(fault.HintOf(err), "these first") || !strings.Contains(fault.HintOf(err), "To close the project") {
+		t.Errorf("%v, hint %q", err, fault.HintOf(err))
+	}
+}
+
 func TestDelete(t *testing.T) {
 	w := policytest.Open(t)
 	w.Project(t, "flights")
