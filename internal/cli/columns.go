@@ -124,7 +124,7 @@ func (c columnProfile) facts() string {
 		facts = append(facts, fmt.Sprintf("%s to %s", plain(c.Min), plain(c.Max)))
 	}
 	if c.Mean != nil && c.Std != nil {
-		facts = append(facts, fmt.Sprintf("mean %.5g ± %.5g", *c.Mean, *c.Std))
+		facts = append(facts, "mean "+significant(*c.Mean, 5)+" ± "+significant(*c.Std, 5))
 	}
 	return strings.Join(facts, ", ")
 }
