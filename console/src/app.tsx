@@ -10,6 +10,7 @@ import { linked, partOf, pathOf, placeOf } from './frame/places';
 import { Login } from './frame/Login';
 import { lastProject } from './frame/settings';
 import { AuditPage, DatasetsPage, FeaturesPage, ModelsPage } from './pages/Lists';
+import { CommandPage } from './pages/Command';
 import { DatasetPage } from './pages/Dataset';
 import { DeploymentPage } from './pages/Deployment';
 import { DeploymentsPage } from './pages/Deployments';
@@ -36,6 +37,7 @@ export function App() {
       <Switch>
         <Route path="/p/:project/*?">{({ project }) => <InProject key={project} project={partOf(project)} />}</Route>
         <Route path="/"><FirstProject /></Route>
+        <Route path="/command"><CommandPage /></Route>
         <Route><NotFound /></Route>
       </Switch>
     </Router>

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -177,7 +178,7 @@ func New(ctx context.Context, cfg config.Config, w World) (_ *App, err error) {
 		a.every(certificateEvery, "files of certificates and credentials", func(ctx context.Context) error { return a.refresh(ctx, false) })
 	}
 	a.edge = httpapi.New(httpapi.Options{
-		Config: httpapi.Config{Hosts: append(a.cfg.EngineHosts(), a.cfg.HTTPHosts...), Proxies: a.cfg.Proxies(), MaxBody: config.Bytes(a.cfg.Limits.Body), Upload: config.Bytes(a.cfg.Limits.Upload), Answer: config.Bytes(a.cfg.Limits.Answer), Tree: config.Bytes(a.cfg.Limits.Checkpoint), LeastRate: cmp.Or(config.Bytes(a.cfg.Limits.BodyRate), -1), Version: w.Version},
+		Config: httpapi.Config{Hosts: append(a.cfg.EngineHosts(), a.cfg.HTTPHosts...), Proxies: a.cfg.Proxies(), MaxBody: config.Bytes(a.cfg.Limits.Body), Upload: config.Bytes(a.cfg.Limits.Upload), Answer: config.Bytes(a.cfg.Limits.Answer), Tree: config.Bytes(a.cfg.Limits.Checkpoint), LeastRate: cmp.Or(config.Bytes(a.cfg.Limits.BodyRate), -1), Version: w.Version, Secure: strings.HasPrefix(a.cfg.Identity.URL, "https:")},
 		Memory: requests,
 		Auth:   a.accounts, Authz: a.authorizer, Journal: a.journal, DB: a.db, Log: a.log, Registry: registry, Console: console.Handler(), Follows: a.cfg.Gateway.Upstream,
 		CheckDiskReserve: a.cfg.CheckFree,

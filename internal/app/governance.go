@@ -88,7 +88,7 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 	a.guard = border.NewGuard(a.journal)
 	a.projects = tenancy.New(tenancy.Config{
 		DB: a.db, Store: projectsql.Store{}, Roster: a.roster, Authorizer: a.authorizer, Accounts: a.accounts, Zones: a.zones, TwoPeople: a.requests,
-		Contents: []tenancy.Contents{a.authorizer, a.requests},
+		Contents: []tenancy.Contents{a.authorizer, a.requests}, Provider: a.cfg.HasProvider,
 	})
 
 	var passphrase []byte
@@ -100,6 +100,9 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 	if a.keys, err = keys.Open(ctx, keys.Config{
 		DB: a.db, Store: keyssql.Store{}, Authorizer: a.authorizer, TwoPeople: a.requests, MasterFile: filepath.Join(a.cfg.Data, "master.key"), Passphrase: passphrase,
 	}); err != nil {
+		return err
+	}
+	if err := a.openSignIn(); err != nil {
 		return err
 	}
 	a.secrets = secrets.New(secrets.Config{DB: a.db, Store: secretssql.Store{}, Authorizer: a.authorizer, Sealer: a.keys})

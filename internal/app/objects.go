@@ -123,13 +123,6 @@ func (a *App) bucket() (s3blob.Config, error) {
 	}
 	a.follow("blob.s3.credentials", pair)
 	cfg.Keys = func() (access, secret string) { v := pair.Value(); return v[0], v[1] }
-	if a.cfg.Blob.S3.CA != "" {
-		roots, err := filewatch.Authorities(a.cfg.Blob.S3.CA)
-		if err != nil {
-			return cfg, fault.Wrap(err, "blob.s3.ca")
-		}
-		a.follow("blob.s3.ca", roots)
-		cfg.Roots = roots.Value
-	}
-	return cfg, nil
+	cfg.Roots, err = a.authorities("blob.s3.ca", a.cfg.Blob.S3.CA)
+	return cfg, err
 }

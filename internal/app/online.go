@@ -17,7 +17,6 @@ import (
 	"github.com/falaj-ml/falaj/internal/feature/online"
 	"github.com/falaj-ml/falaj/internal/feature/online/pebble"
 	"github.com/falaj-ml/falaj/internal/feature/online/redis"
-	"github.com/falaj-ml/falaj/internal/filewatch"
 	"github.com/falaj-ml/falaj/internal/fsync"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/keys"
@@ -52,13 +51,8 @@ func (a *App) openOnline(ctx context.Context) (online.Driver, func(context.Conte
 	if cfg.Password, err = a.secret("online.password_file", a.cfg.Online.PasswordFile); err != nil {
 		return nil, nil, err
 	}
-	if a.cfg.Online.CA != "" {
-		roots, err := filewatch.Authorities(a.cfg.Online.CA)
-		if err != nil {
-			return nil, nil, fault.Wrap(err, "online.ca")
-		}
-		a.follow("online.ca", roots)
-		cfg.Roots = roots.Value
+	if cfg.Roots, err = a.authorities("online.ca", a.cfg.Online.CA); err != nil {
+		return nil, nil, err
 	}
 	db, err := redis.Open(ctx, cfg)
 	if err != nil {

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"log/slog"
 	"maps"
@@ -136,6 +137,19 @@ func (a *App) secret(name, path string) (func() string, error) {
 		return nil, nil //nolint:nilnil // no password is not an error
 	}
 	f, err := filewatch.Secret(path)
+	if err != nil {
+		return nil, fault.Wrap(err, "%s", name)
+	}
+	a.follow(name, f)
+	return f.Value, nil
+}
+
+// authorities follows a file of trusted authorities; nil where there is none.
+func (a *App) authorities(name, path string) (func() *x509.CertPool, error) {
+	if path == "" {
+		return nil, nil //nolint:nilnil // the system's are not an error
+	}
+	f, err := filewatch.Authorities(path)
 	if err != nil {
 		return nil, fault.Wrap(err, "%s", name)
 	}

@@ -210,7 +210,7 @@ func (a *app) root() *cobra.Command {
 	}
 	add("system", a.up(), a.recoverAdmin(), a.backup(), a.restore(), a.doctor(), a.config(), a.login(), a.contexts(), a.version())
 	add("object", a.apply(), a.get(), a.describe(), a.delete())
-	add("action", a.search(), a.dataset(), a.lineage(), a.feature(), a.environment(), a.job(), a.run(), a.sweep(), a.model(), a.deploy(), a.predict(), a.monitor(), a.pool(), a.zone(), a.queue(), a.projects(), a.cost(), a.plan(), a.simulate(), a.importing(), a.audit(), a.request(), a.erase(), a.key(), a.tokens())
+	add("action", a.search(), a.dataset(), a.lineage(), a.feature(), a.environment(), a.job(), a.run(), a.sweep(), a.model(), a.deploy(), a.predict(), a.monitor(), a.pool(), a.zone(), a.queue(), a.projects(), a.cost(), a.plan(), a.simulate(), a.importing(), a.audit(), a.request(), a.erase(), a.key(), a.accounts(), a.sessions(), a.tokens())
 	root.AddCommand(a.child())
 	a.completed(root)
 	requireKnownSubcommand(root)

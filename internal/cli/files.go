@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -26,6 +28,8 @@ type runFile struct {
 	Path      string `json:"path"` // from the root of the run's artifacts, "plots/loss.png"
 	Directory bool   `json:"is_dir"`
 	Size      int64  `json:"file_size"` // bytes
+
+	model string // the logged model that has it; empty for the run itself
 }
 
 // maxRunFiles bounds what one command lists or fetches.
@@ -99,11 +103,16 @@ func optional(args []string, i int) string {
 	return ""
 }
 
-// artifacts are those of one run.
+// artifacts are those of one run. The files of a logged model that it created are below the name
+// of the model, as in MLflow's clients: runs:/RUN/model.
 type artifacts struct {
-	c      *client.Client
-	header http.Header
-	run    string
+	c       *client.Client
+	header  http.Header
+	project string
+	run     string
+
+	asked  bool
+	models map[string]string // identifiers, by name
 }
 
 func (a *app) artifactsOf(run string) (*artifacts, error) {
@@ -112,7 +121,7 @@ func (a *app) artifactsOf(run string) (*artifacts, error) {
 		return nil, err
 	}
 	c, err := a.connect()
-	return &artifacts{c: c, header: http.Header{"Falaj-Project": {p}}, run: run}, err
+	return &artifacts{c: c, header: http.Header{"Falaj-Project": {p}}, project: p, run: run}, err
 }
 
 // below lists the files at and below a path: a file itself, or those of a directory.
@@ -159,12 +168,70 @@ func (r *artifacts) below(ctx context.Context, at string) (files []runFile, err 
 	return nil, fault.New(fault.NotFound, "run %s has no file or directory %q", r.run, at).WithHint("See `falaj run files %s`.", r.run)
 }
 
+// created asks for the logged models that the run created; of one name, the last counts.
+func (r *artifacts) created(ctx context.Context) error {
+	if r.asked {
+		return nil
+	}
+	var run struct {
+		Models []struct {
+			ID, Name string
+			Output   bool
+		}
+	}
+	path := "/api/v1/projects/" + url.PathEscape(r.project) + "/runs/" + url.PathEscape(r.run)
+	if err := r.c.Do(ctx, http.MethodGet, path, nil, &run); err != nil {
+		return err
+	}
+	r.asked, r.models = true, map[string]string{}
+	for _, m := range run.Models {
+		if m.Output && m.Name != "" {
+			r.models[m.Name] = m.ID
+		}
+	}
+	return nil
+}
+
+// list lists a directory. A file of a logged model replaces one of the run with its path.
 func (r *artifacts) list(ctx context.Context, dir string) ([]runFile, error) {
+	if err := r.created(ctx); err != nil {
+		return nil, err
+	}
 	query := url.Values{"run_id": {r.run}}
 	if dir != "" {
 		query.Set("path", dir)
 	}
-	resp, err := r.c.Send(ctx, http.MethodGet, "/api/2.0/mlflow/artifacts/list?"+query.Encode(), nil, r.header)
+	files, err := r.ask(ctx, "/api/2.0/mlflow/artifacts/list?"+query.Encode())
+	if err != nil {
+		return nil, err
+	}
+	var more []runFile
+	name, within, _ := strings.Cut(dir, "/")
+	if dir == "" {
+		for _, name := range slices.Sorted(maps.Keys(r.models)) {
+			more = append(more, runFile{Path: name, Directory: true})
+		}
+	} else if model := r.models[name]; model != "" {
+		query := url.Values{}
+		if within != "" {
+			query.Set("artifact_directory_path", within)
+		}
+		more, err = r.ask(ctx, "/api/2.0/mlflow/logged-models/"+url.PathEscape(model)+"/artifacts/directories?"+query.Encode())
+		if err != nil {
+			return nil, err
+		}
+		for i := range more {
+			more[i].Path, more[i].model = name+"/"+more[i].Path, model
+		}
+	}
+	for _, m := range more {
+		files = slices.DeleteFunc(files, func(f runFile) bool { return f.Path == m.Path })
+	}
+	return append(files, more...), nil
+}
+
+func (r *artifacts) ask(ctx context.Context, path string) ([]runFile, error) {
+	resp, err := r.c.Send(ctx, http.MethodGet, path, nil, r.header)
 	if err != nil {
 		return nil, err
 	}
@@ -181,8 +248,12 @@ func (r *artifacts) fetch(ctx context.Context, root *os.Root, f runFile) error {
 	if f.Size < 0 {
 		return fault.New(fault.Unavailable, "the server lists %q with %d bytes", f.Path, f.Size).WithHint("Is it a server of Falaj?")
 	}
-	query := url.Values{"run_id": {r.run}, "path": {f.Path}}
-	resp, err := r.c.Send(ctx, http.MethodGet, "/get-artifact?"+query.Encode(), nil, r.header)
+	from := "/get-artifact?" + url.Values{"run_id": {r.run}, "path": {f.Path}}.Encode()
+	if f.model != "" {
+		_, within, _ := strings.Cut(f.Path, "/")
+		from = "/ajax-api/2.0/mlflow/logged-models/" + url.PathEscape(f.model) + "/artifacts/files?" + url.Values{"artifact_file_path": {within}}.Encode()
+	}
+	resp, err := r.c.Send(ctx, http.MethodGet, from, nil, r.header)
 	if err != nil {
 		return err
 	}

@@ -17,12 +17,30 @@ import (
 func TestRunDownload(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch key := r.URL.Path + " " + r.URL.Query().Encode(); key {
+		case "/api/v1/projects/nyc/runs/run_1 ":
+			_, _ = io.WriteString(w, `{"models":[{"id":"m_read","name":"plots"},{"id":"m_made","name":"model","output":true}]}`)
+			return
+		case "/api/2.0/mlflow/logged-models/m_made/artifacts/directories ":
+			_, _ = io.WriteString(w, `{"files":[{"path":"MLmodel","file_size":2},{"path":"data","is_dir":true}]}`)
+			return
+		case "/api/2.0/mlflow/logged-models/m_made/artifacts/directories artifact_directory_path=data":
+			_, _ = io.WriteString(w, `{"files":[{"path":"data/w","file_size":3}]}`)
+			return
+		case "/ajax-api/2.0/mlflow/logged-models/m_made/artifacts/files artifact_file_path=MLmodel":
+			_, _ = io.WriteString(w, "ml")
+			return
+		case "/ajax-api/2.0/mlflow/logged-models/m_made/artifacts/files artifact_file_path=data%2Fw":
+			_, _ = io.WriteString(w, "www")
+			return
+		}
 		if r.Header.Get("Falaj-Project") != "nyc" || r.URL.Query().Get("run_id") != "run_1" {
 			w.WriteHeader(http.StatusBadRequest)
 			return
 		}
 		answer := map[string]string{
 			"/api/2.0/mlflow/artifacts/list ":      `{"files":[{"path":"a.txt","is_dir":false,"file_size":5},{"path":"plots","is_dir":true}]}`,
+			"/api/2.0/mlflow/artifacts/list model": `{"files":[{"path":"model/MLmodel","file_size":99}]}`,
 			"/api/2.0/mlflow/artifacts/list plots": `{"files":[{"path":"plots/b.txt","is_dir":false,"file_size":4}]}`,
 			"/api/2.0/mlflow/artifacts/list cut":   `{"files":[{"path":"cut/c.txt","is_dir":false,"file_size":9}]}`,
 			"/api/2.0/mlflow/artifacts/list evil":  `{"files":[{"path":"../evil.txt","is_dir":false,"file_size":1}]}`,
@@ -57,7 +75,7 @@ func TestRunDownload(t *testing.T) {
 			t.Errorf("%s: %d: %s", same, code, said)
 		}
 	}
-	for name, want := range map[string]string{"a.txt": "hello", "plots/b.txt": "plot"} {
+	for name, want := range map[string]string{"a.txt": "hello", "plots/b.txt": "plot", "model/MLmodel": "ml", "model/data/w": "www"} {
 		if b, err := os.ReadFile(filepath.Join(all, name)); err != nil || string(b) != want {
 			t.Errorf("%s: %q, %v", name, b, err)
 		}

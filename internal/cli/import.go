@@ -31,13 +31,13 @@ func (a *app) importMLflow() *cobra.Command {
 		Short: "Import experiments, runs, artifacts and registered models from MLflow",
 		Long: "SOURCE is the URL of an MLflow server or, much faster, its database: a SQLite file, sqlite:///FILE, or\n" +
 			"postgresql://USER@HOST/DATABASE (the password from PGPASSWORD). Runs and logged models keep their\n" +
-			"identifiers. The import can be interrupted, resumed and repeated: unchanged objects are skipped, and\n" +
-			"data logged here since the last import is kept.\n" +
+			"identifiers. The import can be interrupted, resumed and repeated: what changed in the source since the last\n" +
+			"import is imported, also removed tags and aliases. What changed in Falaj is kept, and reported where both changed.\n" +
 			"\n" +
 			"Credentials for a server are read from FALAJ_IMPORT_TOKEN, or from FALAJ_IMPORT_USERNAME and\n" +
 			"FALAJ_IMPORT_PASSWORD. With a server, artifacts are downloaded through it; with a database, they are\n" +
 			"read from the directories given by --artifacts. The report lists the imported and skipped objects with\n" +
-			"reasons; the exit code is 1 if an object was skipped.",
+			"reasons; the exit code is 1 if anything was skipped.",
 		Example: "  falaj import mlflow http://mlflow.example.org:5000 -p nyc --dry-run\n" +
 			"  falaj import mlflow mlflow.db --artifacts ./mlartifacts -p nyc\n" +
 			"  PGPASSWORD=… falaj import mlflow postgresql://mlflow@db/mlflow -p nyc --experiment 'delay-*' --since 2026-01-01 -o json",

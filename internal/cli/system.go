@@ -3,6 +3,7 @@ package cli
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"path/filepath"
@@ -193,54 +194,81 @@ func (a *app) config() *cobra.Command {
 }
 
 func (a *app) login() *cobra.Command {
-	return &cobra.Command{
+	var browser bool
+	cmd := &cobra.Command{
 		Use:   "login",
-		Short: "Store an access token for this user",
-		Long: "Verifies a token with the server and stores it in the user's configuration directory (mode 0600), as the current\n" +
-			"context; --context names the context. Contexts of other servers are kept. The token is read from standard input or\n" +
-			"FALAJ_TOKEN, never from an argument.",
-		Example: "  falaj login --server https://falaj.example:7070 --project nyc < token.txt",
+		Short: "Log in to a server and store the access token for this user",
+		Long: "Where the server has an identity provider, the login is in the browser: the command prints a link, and opens it where\n" +
+			"it can. Otherwise the token is read from standard input or FALAJ_TOKEN, never from an argument. The token is verified\n" +
+			"with the server and stored in the user's configuration directory (mode 0600), as the current context; --context names\n" +
+			"the context. Contexts of other servers are kept.",
+		Example: "  falaj login --server https://falaj.example:7070\n  falaj login --server https://falaj.example:7070 --project nyc < token.txt",
 		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			named, _ := a.logins().find(a.contextNamed()) // one that is there is renewed
-			server := first(a.server, a.env("FALAJ_URL"), named.Server, "http://127.0.0.1:7070")
-			token := a.env("FALAJ_TOKEN")
-			if token == "" {
-				if a.terminal() {
-					fmt.Fprint(a.Stderr, "Access token: ")
-				}
-				line, _ := bufio.NewReader(a.Stdin).ReadString('\n')
-				token = strings.TrimSpace(line)
-			}
-			if token == "" {
-				return usage("no token on standard input")
-			}
-			var options []client.Option
-			ca := a.ca
-			if ca != "" {
-				var err error
-				if ca, err = filepath.Abs(ca); err != nil { // commands are run elsewhere, too
-					return err
-				}
-				options = append(options, client.WithCA(ca))
-			}
-			c, err := client.New(server, token, options...)
-			if err != nil {
-				return err
-			}
-			var who client.Object
-			if err := c.Do(cmd.Context(), http.MethodGet, "/api/v1/whoami", nil, &who); err != nil {
-				return err
-			}
-			l := a.logins()
-			l.use(credentials{Name: first(a.contextNamed(), contextName(server)), Server: server, Token: token, Project: a.project, CA: ca})
-			if err := a.store(l); err != nil {
-				return err
-			}
-			a.say("Logged in to %s as %s.", server, first(who.Text("name"), who.Text("id")))
-			return nil
-		},
 	}
+	cmd.Flags().BoolVar(&browser, "browser", false, "log in by the browser, also where the server has no identity provider")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		named, _ := a.logins().find(a.contextNamed()) // one that is there is renewed
+		server := first(a.server, a.env("FALAJ_URL"), named.Server, "http://127.0.0.1:7070")
+		var options []client.Option
+		ca := a.ca
+		if ca != "" {
+			var err error
+			if ca, err = filepath.Abs(ca); err != nil { // commands are run elsewhere, too
+				return err
+			}
+			options = append(options, client.WithCA(ca))
+		}
+		token, err := a.newToken(cmd.Context(), server, browser, options)
+		if err != nil {
+			return err
+		}
+		c, err := client.New(server, token, options...)
+		if err != nil {
+			return err
+		}
+		var who client.Object
+		if err := c.Do(cmd.Context(), http.MethodGet, "/api/v1/whoami", nil, &who); err != nil {
+			return err
+		}
+		l := a.logins()
+		l.use(credentials{Name: first(a.contextNamed(), contextName(server)), Server: server, Token: token, Project: a.project, CA: ca})
+		if err := a.store(l); err != nil {
+			return err
+		}
+		a.say("Logged in to %s as %s.", server, first(who.Text("name"), who.Text("id")))
+		return nil
+	}
+	return cmd
+}
+
+// newToken is the token that a login is with: a given one, or by the browser.
+func (a *app) newToken(ctx context.Context, server string, browser bool, options []client.Option) (string, error) {
+	token := a.env("FALAJ_TOKEN")
+	if token != "" && !browser {
+		return token, nil
+	}
+	if browser || a.terminal() {
+		c, err := client.New(server, "", options...)
+		if err != nil {
+			return "", err
+		}
+		providers, err := providersOf(ctx, c)
+		if refused, ok := errors.AsType[*client.Error](err); ok && !browser && (refused.Status == http.StatusUnauthorized || refused.Status == http.StatusNotFound) {
+			err = nil // a server of an earlier release, or a gateway
+		}
+		if err != nil {
+			return "", err
+		}
+		if browser || len(providers) > 0 {
+			return a.browserLogin(ctx, c, server)
+		}
+		fmt.Fprint(a.Stderr, "Access token: ")
+	}
+	line, _ := bufio.NewReader(a.Stdin).ReadString('\n')
+	if token = strings.TrimSpace(line); token == "" {
+		return "", usage("no token on standard input")
+	}
+	return token, nil
 }
 
 func (a *app) version() *cobra.Command {

@@ -80,6 +80,11 @@ type Config struct {
 		Layout       string   `koanf:"layout" doc:"Redis layout: falaj (encrypted rows only), or feast to also keep unencrypted copies of public and internal features in Feast's layout, for unmodified Feast SDKs"`
 	} `koanf:"online"`
 
+	Identity struct {
+		URL       string              `koanf:"url" doc:"URL under which browsers reach this server, such as https://falaj.example:7070. Required with identity providers"`
+		Providers map[string]Provider `koanf:"providers" doc:"OpenID Connect providers that people log in at, by name: issuer, client_id, client_secret_file and more; configuration file only"`
+	} `koanf:"identity"`
+
 	Keys struct {
 		PassphraseFile string `koanf:"passphrase_file" doc:"File with the passphrase that seals the master key"`
 	} `koanf:"keys"`
@@ -320,11 +325,14 @@ func Load(path string, env []string, flags map[string]any) (Config, error) {
 	if err := checkRemoteKeys(k.Cut("serving.remotes").Raw()); err != nil {
 		return Config{}, err
 	}
+	if err := checkProviderKeys(k.Cut("identity.providers").Raw()); err != nil {
+		return Config{}, err
+	}
 	if err := checkInProcessKeys(k.Get("serving.in_process")); err != nil {
 		return Config{}, err
 	}
 	for _, key := range k.Keys() {
-		if strings.HasPrefix(key, "engines.") || strings.HasPrefix(key, "serving.remotes.") {
+		if strings.HasPrefix(key, "engines.") || strings.HasPrefix(key, "serving.remotes.") || strings.HasPrefix(key, "identity.providers.") {
 			continue // looked at above
 		}
 		if !slices.Contains(known, key) {
@@ -505,7 +513,7 @@ func (c Config) Validate() error {
 	if err := c.validateObjects(); err != nil {
 		return fault.Wrap(err, "blob.s3")
 	}
-	if err := errors.Join(c.validateEngines(), c.validateRemotes(), c.validateInProcess(), c.validateGateway()); err != nil {
+	if err := errors.Join(c.validateEngines(), c.validateRemotes(), c.validateInProcess(), c.validateGateway(), c.validateIdentity()); err != nil {
 		return err
 	}
 	return c.sizes()

@@ -51,6 +51,9 @@ func (f field) text() string {
 	if remotes, ok := f.value.(map[string]Remote); ok {
 		return remotesText(remotes)
 	}
+	if providers, ok := f.value.(map[string]Provider); ok {
+		return providersText(providers)
+	}
 	return withoutPassword(fmt.Sprint(f.value))
 }
 
@@ -78,7 +81,7 @@ func withoutPassword(s string) string {
 // file can.
 func (f field) variable() string {
 	switch f.value.(type) {
-	case map[string]Engine, map[string]Remote, []InProcess:
+	case map[string]Engine, map[string]Remote, map[string]Provider, []InProcess:
 		return ""
 	}
 	return "FALAJ_" + strings.ToUpper(strings.ReplaceAll(f.key, ".", "_"))

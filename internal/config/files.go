@@ -30,7 +30,11 @@ func (c Config) CheckCredentials() error {
 		_, err := filewatch.Authorities(c.authorities()[name])
 		wrong = append(wrong, fault.Wrap(err, "%s", name))
 	}
-	for name, path := range map[string]string{"store.password_file": c.Store.PasswordFile, "online.password_file": c.Online.PasswordFile} {
+	secrets := map[string]string{"store.password_file": c.Store.PasswordFile, "online.password_file": c.Online.PasswordFile}
+	for name, p := range c.Identity.Providers {
+		secrets["identity.providers."+name+".client_secret_file"] = p.SecretFile
+	}
+	for name, path := range secrets {
 		if path != "" {
 			_, err := filewatch.Secret(path)
 			wrong = append(wrong, fault.Wrap(err, "%s", name))
@@ -58,6 +62,9 @@ func (c Config) authorities() map[string]string {
 	}
 	for name, r := range c.Serving.Remotes {
 		out["serving.remotes."+name+".ca"] = r.CA
+	}
+	for name, p := range c.Identity.Providers {
+		out["identity.providers."+name+".ca"] = p.CA
 	}
 	maps.DeleteFunc(out, func(_, path string) bool { return path == "" })
 	return out

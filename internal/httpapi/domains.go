@@ -14,6 +14,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/deletion"
 	"github.com/falaj-ml/falaj/internal/governance/identity/account"
+	"github.com/falaj-ml/falaj/internal/governance/identity/signin"
 	"github.com/falaj-ml/falaj/internal/governance/keys"
 	"github.com/falaj-ml/falaj/internal/governance/policy/authorizer"
 	"github.com/falaj-ml/falaj/internal/governance/privacy"
@@ -63,6 +64,7 @@ type Domains struct {
 	Stored        *quota.Accounts
 	Policies      *authorizer.Service
 	Accounts      *account.Service
+	SignIn        *signin.Service // nil at a gateway
 	Zones         *border.Service
 	Requests      *request.Service
 	Keys          *keys.Service

@@ -177,7 +177,9 @@ func (s *Server) governanceKinds() map[string]applier {
 func (s *Server) governanceRoutes(p string) {
 	route(s, "GET", "/api/v1/accounts", "", "List a project's service accounts, or every account", s.listAccounts).atGateway()
 	route(s, "POST", "/api/v1/accounts", "", "Create an account without role or token", s.createAccount).atGateway()
-	route(s, "GET", "/api/v1/accounts/{ref}", "", "Get an account", s.oneAccount).atGateway()
+	route(s, "GET", "/api/v1/accounts/{ref}", "", "Get an account with its groups and roles, and where each role comes from", s.oneAccount).atGateway()
+	route(s, "POST", "/api/v1/accounts/{ref}/disable", "", "Disable an account: its tokens stop working and its sessions end", s.disableAccount).keepsNothing().atGateway()
+	route(s, "POST", "/api/v1/accounts/{ref}/enable", "", "Enable a disabled account", s.enableAccount).atGateway()
 	route(s, "DELETE", "/api/v1/accounts/{ref}", "", "Delete an account with its roles and tokens", s.deleteAccount).atGateway()
 	route(s, "GET", "/api/v1/members", "member.read", "List the members of the installation and their roles", s.listOverseers).atGateway()
 	route(s, "DELETE", "/api/v1/members/{name}", "member.revoke", "Revoke a role in the installation", s.revokeOverseer).atGateway()
@@ -228,8 +230,23 @@ func (s *Server) createAccount(ctx context.Context, in *struct {
 	}
 }
 
-func (s *Server) oneAccount(ctx context.Context, in *accountRef) (*body[account.Account], error) {
-	return one(s.Accounts.Account(ctx, project.Name(in.Project), in.Ref))
+func (s *Server) oneAccount(ctx context.Context, in *accountRef) (*body[tenancy.Standing], error) {
+	return one(s.Projects.Standing(ctx, project.Name(in.Project), in.Ref))
+}
+
+func (s *Server) disableAccount(ctx context.Context, in *struct {
+	Ref     string `path:"ref" maxLength:"100" doc:"user/alice, service/ci or an account id; encode the slash as %2F"`
+	Project string `query:"project" maxLength:"63" doc:"Project of a service account"`
+	Body    struct {
+		Reason string `json:"reason,omitempty" maxLength:"200" doc:"Reason, for the audit log and for who looks at the account"`
+	}
+},
+) (*body[account.Account], error) {
+	return one(s.Accounts.Disable(ctx, project.Name(in.Project), in.Ref, in.Body.Reason))
+}
+
+func (s *Server) enableAccount(ctx context.Context, in *accountRef) (*body[account.Account], error) {
+	return one(s.Accounts.Enable(ctx, project.Name(in.Project), in.Ref))
 }
 
 func (s *Server) deleteAccount(ctx context.Context, in *accountRef) (*none, error) {

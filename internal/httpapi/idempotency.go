@@ -95,7 +95,7 @@ func (s *Server) idempotent(w http.ResponseWriter, r *http.Request, act http.Han
 	}
 	who := identity.From(r.Context())
 	scope := who.ID + " " + who.Token + " " + string(who.Project)
-	same, err := requestDigest(bearer(r), r.Method, r.URL.RequestURI(), r.Header.Get("If-Match"), string(sent))
+	same, err := requestDigest(s.bearer(r), r.Method, r.URL.RequestURI(), r.Header.Get("If-Match"), string(sent))
 	if err != nil {
 		s.fail(w, r, err)
 		return
@@ -107,7 +107,7 @@ func (s *Server) idempotent(w http.ResponseWriter, r *http.Request, act http.Han
 		s.fail(w, r, err)
 		return
 	}
-	seal, err := answerSeal(bearer(r))
+	seal, err := answerSeal(s.bearer(r))
 	if err != nil {
 		s.fail(w, r, err)
 		return

@@ -24,7 +24,10 @@ func (s *Server) importRoutes(p string) {
 	s.raw("POST", p+"/imports/mlflow", "run.import", "Import a batch from an MLflow server: experiments, logged models, runs with their history; idempotent",
 		media{takes: "application/json", gives: "application/json"}, s.importBatch)
 	route(s, "POST", p+"/imports/mlflow/seen", "run.import", "List the digests of imported runs and logged models", s.importSeen).keepsNothing()
-	route(s, "POST", p+"/imports/mlflow/version", "run.import", "Register an imported model version with its number, times, tags, aliases and stage; its files must be imported first", s.importModelVersion)
+	route(s, "GET", p+"/imports/mlflow/models", "run.import", "List imported registered models and versions, by their names on the MLflow server", s.importedModels)
+	route(s, "POST", p+"/imports/mlflow/model", "run.import", "Import a registered model without its versions and aliases; idempotent", s.importModel)
+	route(s, "POST", p+"/imports/mlflow/version", "run.import", "Import a model version with its number, times, tags and stage; its files must be imported first; idempotent", s.importModelVersion)
+	route(s, "POST", p+"/imports/mlflow/aliases", "run.import", "Import the aliases of a registered model; its versions must be imported first; idempotent", s.importAliases)
 	route(s, "GET", p+"/imports/mlflow/files", "run.import", "List the files of an imported run or logged model", s.importedFiles)
 	s.raw("PUT", p+"/imports/mlflow/file", "run.import", "Upload a file of an imported run or logged model, including deleted ones",
 		media{takes: "application/octet-stream", gives: "application/json"}, s.importFile,
@@ -316,48 +319,155 @@ func (s *Server) importFile(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusOK, importedFile{Path: f.Path, Size: f.Size, Digest: f.Digest})
 }
 
-type importedVersion struct {
-	Model struct {
-		Name        string    `json:"name" maxLength:"256" doc:"Registered model; created if it does not exist"`
-		Description string    `json:"description,omitempty"`
-		Created     int64     `json:"creation_timestamp" doc:"Milliseconds since 1970"`
-		Updated     int64     `json:"last_updated_timestamp"`
-		Tags        keyValues `json:"tags,omitempty"`
-	} `json:"model"`
-	Version     int       `json:"version" minimum:"0" doc:"Version number; 0 imports only the model"`
-	Source      string    `json:"source,omitempty" doc:"Imported files: runs:/RUN/PATH or models:/MODEL_ID"`
-	Run         string    `json:"run_id,omitempty"`
-	RunLink     string    `json:"run_link,omitempty"`
-	Description string    `json:"description,omitempty"`
-	Stage       string    `json:"current_stage,omitempty"`
-	Created     int64     `json:"creation_timestamp,omitempty"`
-	Updated     int64     `json:"last_updated_timestamp,omitempty"`
-	Tags        keyValues `json:"tags,omitempty"`
-	Aliases     []string  `json:"aliases,omitempty" maxItems:"100"`
+// importedName is a registered model by its name on the MLflow server.
+type importedName struct {
+	Name string `json:"name" maxLength:"256" doc:"Name of the registered model on the MLflow server"`
+	From string `json:"renamed_from,omitempty" maxLength:"256" doc:"Its name at the last import, if it was renamed there"`
 }
 
-type importedVersionAnswer struct {
-	Result string   `json:"result" enum:"created,unchanged"`
-	Lost   []string `json:"lost,omitempty" doc:"Rejected aliases and stages, with reasons"`
+func (n importedName) name() registry.ImportedName {
+	return registry.ImportedName{Name: n.Name, From: n.From}
+}
+
+type importedModel struct {
+	Name        string    `json:"name" maxLength:"256" doc:"Name of the registered model on the MLflow server"`
+	From        string    `json:"renamed_from,omitempty" maxLength:"256" doc:"Its name at the last import, if it was renamed there"`
+	Description string    `json:"description,omitempty"`
+	Created     int64     `json:"creation_timestamp,omitempty" doc:"Milliseconds since 1970"`
+	Updated     int64     `json:"last_updated_timestamp,omitempty"`
+	Tags        keyValues `json:"tags,omitempty"`
+	Origin      string    `json:"origin,omitempty" maxLength:"100" doc:"Identifies the MLflow server, whatever its address"`
+	DryRun      bool      `json:"dry_run,omitempty"`
+}
+
+type importedVersion struct {
+	Model       importedModel `json:"model" doc:"Registered model; with a creation_timestamp it is imported, too, otherwise it must be imported first"`
+	Version     int           `json:"version" minimum:"0" doc:"Version number; 0 imports only the model"`
+	Source      string        `json:"source,omitempty" doc:"Imported files: runs:/RUN/PATH or models:/MODEL_ID"`
+	Run         string        `json:"run_id,omitempty"`
+	RunLink     string        `json:"run_link,omitempty"`
+	Description string        `json:"description,omitempty"`
+	Stage       string        `json:"current_stage,omitempty"`
+	Created     int64         `json:"creation_timestamp,omitempty"`
+	Updated     int64         `json:"last_updated_timestamp,omitempty"`
+	Tags        keyValues     `json:"tags,omitempty"`
+	Aliases     []string      `json:"aliases,omitempty" maxItems:"100" doc:"Aliases to set where the model has none of the name; to import all aliases, use the route for them"`
+	Origin      string        `json:"origin,omitempty" maxLength:"100" doc:"Identifies the MLflow server, whatever its address"`
+	DryRun      bool          `json:"dry_run,omitempty"`
+}
+
+type importedAliases struct {
+	Model   importedName `json:"model" doc:"Registered model; it and its versions must be imported first"`
+	Aliases []struct {
+		Alias   string `json:"alias" maxLength:"255"`
+		Version int    `json:"version" minimum:"1"`
+	} `json:"aliases" maxItems:"10000" doc:"All aliases of the model on the MLflow server"`
+	DryRun bool `json:"dry_run,omitempty"`
+}
+
+type importedAnswer struct {
+	Result string   `json:"result" enum:"created,updated,unchanged"`
+	Lost   []string `json:"lost,omitempty" doc:"Rejected aliases and stages, and values that were changed both on the MLflow server and in Falaj, with reasons"`
+}
+
+func importAnswered(out registry.ImportOutcome, err error) (*body[importedAnswer], error) {
+	return one(importedAnswer{Result: string(out.Result), Lost: out.Lost}, err)
+}
+
+func (s *Server) importModel(ctx context.Context, in *struct {
+	InProject
+	Body importedModel
+},
+) (*body[importedAnswer], error) {
+	return importAnswered(s.Registry.Imports.Model(ctx, project.Name(in.Project), in.Body.model()))
+}
+
+func (m importedModel) name() registry.ImportedName { return importedName{m.Name, m.From}.name() }
+
+func (m importedModel) model() registry.ImportedModel {
+	return registry.ImportedModel{
+		ImportedName: m.name(), Origin: m.Origin, Description: m.Description, Created: time.UnixMilli(m.Created), Updated: time.UnixMilli(m.Updated),
+		Tags: m.Tags.pairs(), DryRun: m.DryRun,
+	}
 }
 
 func (s *Server) importModelVersion(ctx context.Context, in *struct {
 	InProject
 	Body importedVersion
 },
-) (*body[importedVersionAnswer], error) {
-	b := in.Body
-	made, lost, err := s.Registry.Versions.Import(ctx, project.Name(in.Project), registry.ImportSpec{
-		Model: registry.Model{
-			Name: b.Model.Name, Description: b.Model.Description, Created: time.UnixMilli(b.Model.Created), Updated: time.UnixMilli(b.Model.Updated),
-			Tags: b.Model.Tags.pairs(),
-		},
-		Number: b.Version, Source: b.Source, Run: tracking.RunID(b.Run), RunLink: b.RunLink, Description: b.Description, Stage: b.Stage,
-		Created: time.UnixMilli(b.Created), Updated: time.UnixMilli(b.Updated), Tags: b.Tags.pairs(), Aliases: b.Aliases,
-	})
-	out := importedVersionAnswer{Result: "unchanged", Lost: lost}
-	if made {
-		out.Result = "created"
+) (*body[importedAnswer], error) {
+	b, p := in.Body, project.Name(in.Project)
+	var lost []string
+	if b.Version == 0 || b.Model.Created != 0 {
+		out, err := s.Registry.Imports.Model(ctx, p, b.Model.model())
+		if err != nil || b.Version == 0 {
+			return importAnswered(out, err)
+		}
+		lost = out.Lost
 	}
-	return one(out, err)
+	out, err := s.Registry.Imports.Version(ctx, p, registry.ImportSpec{
+		Model: b.Model.name(), Origin: b.Origin, Number: b.Version, Source: b.Source, Run: tracking.RunID(b.Run), RunLink: b.RunLink, Description: b.Description, Stage: b.Stage,
+		Created: time.UnixMilli(b.Created), Updated: time.UnixMilli(b.Updated), Tags: b.Tags.pairs(), DryRun: b.DryRun,
+	})
+	out.Lost = append(lost, out.Lost...)
+	if err != nil || len(b.Aliases) == 0 {
+		return importAnswered(out, err)
+	}
+	add := registry.ImportedAliases{Model: b.Model.name(), Add: true, DryRun: b.DryRun}
+	for _, alias := range b.Aliases {
+		add.Aliases = append(add.Aliases, registry.Alias{Name: alias, Version: b.Version})
+	}
+	added, err := s.Registry.Imports.Aliases(ctx, p, add)
+	out.Lost = append(out.Lost, added.Lost...)
+	if out.Result == tracking.ImportUnchanged && added.Result != "" {
+		out.Result = added.Result
+	}
+	return importAnswered(out, err)
+}
+
+func (s *Server) importAliases(ctx context.Context, in *struct {
+	InProject
+	Body importedAliases
+},
+) (*body[importedAnswer], error) {
+	aliases := make([]registry.Alias, len(in.Body.Aliases))
+	for i, a := range in.Body.Aliases {
+		aliases[i] = registry.Alias{Name: a.Alias, Version: a.Version}
+	}
+	return importAnswered(s.Registry.Imports.Aliases(ctx, project.Name(in.Project), registry.ImportedAliases{Model: in.Body.Model.name(), Aliases: aliases, DryRun: in.Body.DryRun}))
+}
+
+type importedObject struct {
+	Name    string `json:"name" doc:"Name of the registered model on the MLflow server"`
+	Version int    `json:"version" doc:"Version number; 0 is the model"`
+	Created int64  `json:"creation_timestamp"`
+	Origin  string `json:"origin,omitempty"`
+}
+
+// importedPage is how many records a page has.
+const importedPage = 1000
+
+func (s *Server) importedModels(ctx context.Context, in *struct {
+	InProject
+	Token string `query:"page_token" maxLength:"2048" doc:"next_page_token of the previous page"`
+},
+) (*body[items[importedObject]], error) {
+	var after registry.Imported
+	if in.Token != "" {
+		number, name, ok := strings.Cut(in.Token, " ")
+		n, err := strconv.Atoi(number)
+		if !ok || err != nil {
+			return nil, fault.New(fault.Invalid, "page_token %.40q is invalid", in.Token)
+		}
+		after = registry.Imported{Name: name, Number: n}
+	}
+	found, err := s.Registry.Imports.Imported(ctx, project.Name(in.Project), after, importedPage)
+	out, next := make([]importedObject, len(found)), ""
+	for i, r := range found {
+		out[i] = importedObject{Name: r.Name, Version: r.Number, Created: r.Created, Origin: r.Origin}
+		if len(found) == importedPage {
+			next = strconv.Itoa(r.Number) + " " + r.Name
+		}
+	}
+	return listed(out, next, err)
 }

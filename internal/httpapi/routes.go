@@ -92,6 +92,7 @@ func New(o Options, d Domains) *Server {
 	}).atGateway()
 	s.open("/{$}", o.Console.ServeHTTP)
 	s.open("/console/", o.Console.ServeHTTP)
+	s.signIn()
 
 	// The installation.
 	s.raw("GET", "/metrics", "system.read", "Get metrics in the Prometheus text format", media{gives: "text/plain"}, promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{}).ServeHTTP).atGateway()

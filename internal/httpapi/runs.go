@@ -32,6 +32,8 @@ type runView struct {
 	ID         string                  `json:"id"`
 	Name       string                  `json:"name"`
 	Experiment int64                   `json:"experiment" doc:"Number of its experiment"`
+	In         string                  `json:"experiment_name,omitempty" doc:"Name of its experiment"`
+	About      string                  `json:"description,omitempty" doc:"Value of the tag mlflow.note.content"`
 	Status     string                  `json:"status"`
 	User       string                  `json:"user,omitempty" doc:"User, as reported by the client"`
 	Owner      string                  `json:"owner,omitempty" doc:"Principal who created it, or submitted its job; a name if the caller may see it"`
@@ -41,10 +43,36 @@ type runView struct {
 	Datasets   []string                `json:"datasets,omitempty" doc:"Input datasets"`
 	Params     map[string]string       `json:"params"`
 	Metrics    map[string]sweep.Number `json:"metrics" doc:"Latest value of each metric"`
+	Tags       map[string]string       `json:"tags,omitempty"`
+	Inputs     []runInput              `json:"inputs,omitempty" doc:"Datasets that the client reported as inputs"`
+	Models     []runModel              `json:"models,omitempty" doc:"Logged models that the run used or created"`
 	Residency  residency.Label         `json:"residency"`
 
 	Classification string `json:"classification"`
 }
+
+// runInput is a dataset that a client reported as an input of a run.
+type runInput struct {
+	Name       string `json:"name"`
+	Digest     string `json:"digest"`
+	Context    string `json:"context,omitempty" doc:"Use of the dataset, such as training"`
+	SourceType string `json:"source_type"`
+	Source     string `json:"source"`
+}
+
+// runModel is a logged model of a run.
+type runModel struct {
+	ID     string `json:"id"`
+	Name   string `json:"name,omitempty" doc:"Its files are at NAME/ among the artifacts of the run that created it"`
+	Output bool   `json:"output" doc:"Created by the run, not used by it"`
+	Step   int64  `json:"step,omitempty"`
+}
+
+// Tags of MLflow with a meaning of their own.
+const (
+	tagNote    = "mlflow.note.content"
+	tagContext = "mlflow.data.context"
+)
 
 func viewRun(r tracking.Run) runView {
 	at := func(m tracking.Millis) time.Time {
@@ -62,6 +90,28 @@ func viewRun(r tracking.Run) runView {
 	}
 	for _, m := range r.Metrics {
 		v.Metrics[m.Key] = sweep.Number(m.Value)
+	}
+	for _, t := range r.Tags {
+		if t.Key == tagNote {
+			v.About = t.Value
+			continue
+		}
+		if v.Tags == nil {
+			v.Tags = map[string]string{}
+		}
+		v.Tags[t.Key] = t.Value
+	}
+	for _, d := range r.Inputs {
+		in := runInput{Name: d.Name, Digest: d.Digest, SourceType: d.SourceType, Source: d.Source}
+		for _, t := range d.Tags {
+			if t.Key == tagContext {
+				in.Context = t.Value
+			}
+		}
+		v.Inputs = append(v.Inputs, in)
+	}
+	for _, m := range r.Models {
+		v.Models = append(v.Models, runModel{ID: string(m.Model), Output: m.Output, Step: m.Step})
 	}
 	return v
 }
@@ -118,6 +168,14 @@ func (s *Server) trackedRun(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
+	for i := range views[0].Models {
+		m := &views[0].Models[i]
+		logged, err := s.Tracking.LoggedModels.LoggedModel(ctx, project.Name(in.Project), tracking.LoggedModelID(m.ID))
+		if err != nil && !fault.Is(err, fault.NotFound) && !fault.Is(err, fault.PermissionDenied) {
+			return nil, err
+		}
+		m.Name = logged.Name
+	}
 	return one(views[0], nil)
 }
 
@@ -128,15 +186,28 @@ func (s *Server) viewRuns(ctx context.Context, p project.Name, runs ...tracking.
 		owners[i] = r.Owner
 	}
 	names, err := s.ownerNames(ctx, p, owners...)
+	if err != nil {
+		return nil, err
+	}
 	views := make([]runView, len(runs))
+	experiments := map[tracking.ExperimentID]string{}
 	for i, r := range runs {
 		views[i] = viewRun(r)
+		name, known := experiments[r.Experiment]
+		if !known {
+			e, err := s.Tracking.Experiments.Experiment(ctx, p, r.Experiment)
+			if err != nil && !fault.Is(err, fault.NotFound) && !fault.Is(err, fault.PermissionDenied) {
+				return nil, err
+			}
+			name, experiments[r.Experiment] = e.Name, e.Name
+		}
+		views[i].In = name
 		views[i].Owner = names[r.Owner]
 		if r.Job != "" && views[i].Owner == "" { // an attempt's
 			views[i].Owner = r.User
 		}
 	}
-	return views, err
+	return views, nil
 }
 
 // ownerNames are the names of accounts by id, where the caller may see who has a role in

@@ -31,7 +31,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"path"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -75,6 +74,7 @@ type Config struct {
 	Answer  int64          // bytes of rows that are answered as one JSON document; 0 is dataset.DefaultAnswer
 	Tree    int64          // bytes of a worker's checkpoint or output; 0 is Upload
 	Version string
+	Secure  bool // browsers reach the server by https
 	// Heartbeat is how often a silent stream of events says that it is there, and
 	// how late a revoked token or role ends it; 0 is 15 s.
 	Heartbeat time.Duration
@@ -160,20 +160,6 @@ func isIP(host string) bool {
 	return err == nil && ip.Zone() == ""
 }
 
-// opened lists what answers without credentials, by exact path or by prefix. Only
-// a plain path is open: one that the mux would read otherwise than we do is not.
-func opened(r *http.Request) bool {
-	if r.Method != http.MethodGet && r.Method != http.MethodHead || r.URL.RawPath != "" {
-		return false
-	}
-	switch p := r.URL.Path; p {
-	case "/healthz", "/readyz", "/":
-		return true
-	default:
-		return strings.HasPrefix(p, "/console/") && path.Clean(p) == strings.TrimSuffix(p, "/")
-	}
-}
-
 // A refused body is read to its end, if it is no longer than that and comes in time: most
 // clients read no answer before they have sent all, and an end of the connection hides it.
 const (
@@ -195,7 +181,7 @@ func (s *Server) principal(r *http.Request) (identity.Principal, error) {
 	if len(r.Header.Values("Authorization")) > 1 {
 		return identity.Principal{}, fault.New(fault.Unauthenticated, "more than one Authorization header")
 	}
-	p, err := s.auth.Authenticate(r.Context(), bearer(r))
+	p, err := s.auth.Authenticate(r.Context(), s.bearer(r))
 	if err != nil {
 		return p, err
 	}
@@ -255,7 +241,7 @@ const purposeHeader = "Falaj-Purpose"
 func (s *Server) authenticated(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r = r.WithContext(identity.WithCall(r.Context(), identity.Call{Address: s.addressOf(r), Method: r.Method, Path: r.URL.Path}))
-		if opened(r) || iceberg.OpensItself(r) {
+		if s.opened(r) || iceberg.OpensItself(r) {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -330,6 +316,15 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 			drain(r, unread, control)
 		}
 	})
+}
+
+// bearer is the token that a request brings: in its header, else, of the console in a browser,
+// in the cookie of a login.
+func (s *Server) bearer(r *http.Request) string {
+	if len(r.Header.Values("Authorization")) == 0 {
+		return s.cookieOf(r, sessionCookie)
+	}
+	return bearer(r)
 }
 
 // bearer is the token of "Authorization: Bearer …", or the password of Basic

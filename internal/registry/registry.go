@@ -7,7 +7,7 @@
 //   - service.go: Services, the only way in, over one shared core; Models: registered models,
 //     aliases, tags, searches.
 //   - version.go: Versions: registering a version: source → files → signature; stages.
-//   - import.go: versions of another MLflow server.
+//   - import.go: Imports: models and versions of another MLflow server.
 //   - source.go: which sources are accepted. Everything else is refused when it
 //     is written, not when it is read.
 //   - signature.go: OpenSSF model signing v1.0. key.go: the project's key.
@@ -219,8 +219,11 @@ func checkAlias(alias string) error {
 }
 
 func checkText(what, value string, limit int) error {
-	if !utf8.ValidString(value) || strings.ContainsRune(value, 0) {
+	switch {
+	case !utf8.ValidString(value):
 		return fault.New(fault.Invalid, "'%s' is not valid UTF-8 text", what)
+	case strings.ContainsRune(value, 0):
+		return fault.New(fault.Invalid, "'%s' contains a NUL character, which cannot be stored", what)
 	}
 	if utf8.RuneCountInString(value) > limit {
 		return fault.New(fault.Invalid, "'%s' exceeds the maximum length of %d characters", what, limit)

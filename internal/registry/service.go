@@ -133,6 +133,7 @@ type Services struct {
 	Approvals   *Approvals
 	Erasure     *Erasure
 	Maintenance *Maintenance
+	Imports     *Imports
 }
 
 // core is what all services share: configuration, permission checks, how a model and a version
@@ -194,9 +195,11 @@ func New(cfg Config) Services {
 	if s.two != nil {
 		s.two.Register("model policy", approvals.approvedPolicy)
 	}
+	models, versions := &Models{core: s, approvals: approvals}, &Versions{core: s, approvals: approvals, files: files}
 	return Services{
-		Models:      &Models{core: s, approvals: approvals},
-		Versions:    &Versions{core: s, approvals: approvals, files: files},
+		Models:      models,
+		Versions:    versions,
+		Imports:     &Imports{core: s, models: models, versions: versions},
 		Files:       files,
 		Approvals:   approvals,
 		Erasure:     &Erasure{core: s},
@@ -213,7 +216,8 @@ var (
 			"last_updated_timestamp": {Name: "last_updated_timestamp", Numeric: true, Sort: true},
 			"timestamp":              {Name: "last_updated_timestamp", Numeric: true, Sort: true},
 		},
-		Entities: []search.Entity{search.Tag},
+		Entities:  []search.Entity{search.Tag},
+		OrderKeys: []string{"name", "timestamp"},
 	}
 	versionGrammar = search.Grammar{
 		Of: search.Registry,

@@ -41,6 +41,7 @@ type Store interface {
 	VersionStore
 	ApprovalStore
 	KeyStore
+	ImportStore
 }
 
 // ModelStore keeps models, their tags and aliases.
@@ -107,4 +108,16 @@ type KeyStore interface {
 	// has.
 	InsertKey(ctx context.Context, tx *store.Tx, k Key) (Key, error)
 	Key(ctx context.Context, tx *store.Tx, p project.Name) (Key, error)
+}
+
+// ImportStore keeps records of what came from other MLflow servers.
+type ImportStore interface {
+	// ImportedObject gives the record of a model (number 0) or a version, by its name there.
+	ImportedObject(ctx context.Context, tx *store.Tx, p project.Name, name string, number int) (Imported, error)
+	// ImportedObjects gives records without their base, by name and number after one. Records
+	// of what was deleted here are left out.
+	ImportedObjects(ctx context.Context, tx *store.Tx, p project.Name, after Imported, limit int) ([]Imported, error)
+	PutImported(ctx context.Context, tx *store.Tx, p project.Name, r Imported) error
+	// RenameImported changes the name of a model there, in its record and those of its versions.
+	RenameImported(ctx context.Context, tx *store.Tx, p project.Name, from, to string) error
 }

@@ -46,7 +46,7 @@ type sourceFile struct {
 	open func(ctx context.Context) (io.ReadCloser, error)
 }
 
-// Versions registers, imports, changes, finds and lists versions of models, and moves them through
+// Versions registers, changes, finds and lists versions of models, and moves them through
 // MLflow's stages. Its callers are the HTTP API, MLflow's protocol, jobs, lineage, monitoring and
 // deployments.
 type Versions struct {

@@ -111,7 +111,7 @@ func (s *Logging) Log(ctx context.Context, p project.Name, run RunID, b Batch) e
 		return err
 	}
 	if len(b.Metrics)+len(b.Params)+len(b.Tags) == 0 {
-		return nil
+		return known.mustBeActive()
 	}
 	params, tags := latestPairs(b.Params), latestPairs(b.Tags)
 	metrics := slices.Clone(b.Metrics)

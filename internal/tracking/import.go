@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -40,6 +42,18 @@ const (
 	ImportRun        ImportKind = "run"
 	ImportModel      ImportKind = "logged_model"
 )
+
+// Imported is the record of an object that came from another MLflow server.
+type Imported struct {
+	ID     string // an experiment's name there, a run's or logged model's id
+	Digest string // of all that the source said of it; empty where not all of it has come
+	Origin string // of an experiment: its number and creation time there, which renames do not change
+	Object string // of an experiment: its number here
+	Base   Base
+}
+
+// conflicting begins the digests of objects with conflicts, which each import reports.
+const conflicting = "conflict:"
 
 // Import is a part of what another MLflow server had. Digests are of all that it
 // said of an item: one that came with the same digest is left as it is now.
@@ -91,7 +105,7 @@ type ImportOutcome struct {
 	Result     ImportResult
 	Reason     string       // why it was refused
 	Experiment ExperimentID // ours, of an experiment
-	Lost       []string     // the first of what was left out, and why
+	Lost       []string     // the first of what was left out, and why; also conflicts
 	LostCount  int
 	Points     int // metric points that were written
 }
@@ -99,6 +113,13 @@ type ImportOutcome struct {
 func (o *ImportOutcome) lose(err error) {
 	if o.LostCount++; len(o.Lost) < maxLosses {
 		o.Lost = append(o.Lost, err.Error())
+	}
+}
+
+// conflicts reports what Falaj and the source changed both.
+func (o *ImportOutcome) conflicts(m Merged) {
+	for _, c := range m.Conflicts {
+		o.lose(errors.New(c))
 	}
 }
 
@@ -118,10 +139,10 @@ type Imports struct {
 }
 
 // Import keeps a batch in one transaction, and says what became of each item.
-// Repeating it changes nothing: a run that came before gets what its server says
-// now, points that are there are not logged twice, and nothing that was logged here
-// since is removed. What may not be logged is left out of a run; a run that cannot
-// be one is refused; neither keeps the others from coming.
+// Repeating it changes nothing: an object that came before gets what its server changed
+// since (see Base), points that are there are not logged twice, and nothing that was logged
+// or changed here since is lost. What may not be logged is left out of a run; a run that
+// cannot be one is refused; neither keeps the others from coming.
 func (s *Imports) Import(ctx context.Context, p project.Name, in Import) ([]ImportOutcome, error) {
 	if err := s.allow(ctx, ActionImport, p, "run", ""); err != nil {
 		return nil, err
@@ -184,8 +205,8 @@ func (s *Imports) Import(ctx context.Context, p project.Name, in Import) ([]Impo
 	return out, err
 }
 
-// Imported gives the digests with which things came, by id; empty where not all of
-// it has.
+// Imported gives the digests with which things came, by id. A thing of which not all has
+// come, or that has conflicts, has another digest than any that a source gives.
 func (s *Imports) Imported(ctx context.Context, p project.Name, kind ImportKind, ids []string) (map[string]string, error) {
 	if err := s.allow(ctx, ActionImport, p, "run", ""); err != nil {
 		return nil, err
@@ -193,10 +214,12 @@ func (s *Imports) Imported(ctx context.Context, p project.Name, kind ImportKind,
 	if len(ids) > MaxImportItems {
 		return nil, fault.New(fault.TooLarge, "a request may name at most %d identifiers", MaxImportItems)
 	}
-	var out map[string]string
+	out := make(map[string]string, len(ids))
 	err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
-		var err error
-		out, err = s.store.Imported(ctx, tx, p, kind, ids)
+		known, err := s.store.Imported(ctx, tx, p, kind, ids)
+		for id, r := range known {
+			out[id] = r.Digest
+		}
 		return err
 	})
 	return out, err
@@ -231,16 +254,20 @@ type importing struct {
 	p           project.Name
 	dry         bool // what other batches would have brought is not there
 	owner       string
-	known       map[ImportKind]map[string]string // digests, by id
-	experiments map[ExperimentID]error           // that were looked for
-	pruned      []RunID                          // of which points are being removed
+	known       map[ImportKind]map[string]Imported // by id
+	origins     map[string]Imported                // experiments, by origin
+	experiments map[ExperimentID]error             // that were looked for
+	pruned      []RunID                            // of which points are being removed
 }
 
 // begin asks what came before.
 func (i *importing) begin(ctx context.Context, tx *store.Tx, in Import) error {
-	ids := map[ImportKind][]string{}
+	ids, origins := map[ImportKind][]string{}, []string{}
 	for _, e := range in.Experiments {
 		ids[ImportExperiment] = append(ids[ImportExperiment], e.Name)
+		if origin := e.origin(); origin != "" {
+			origins = append(origins, origin)
+		}
 	}
 	for _, m := range in.Models {
 		ids[ImportModel] = append(ids[ImportModel], string(m.ID))
@@ -248,7 +275,7 @@ func (i *importing) begin(ctx context.Context, tx *store.Tx, in Import) error {
 	for _, r := range in.Runs {
 		ids[ImportRun] = append(ids[ImportRun], string(r.ID))
 	}
-	i.known = map[ImportKind]map[string]string{ImportExperiment: {}, ImportModel: {}, ImportRun: {}}
+	i.known = map[ImportKind]map[string]Imported{ImportExperiment: {}, ImportModel: {}, ImportRun: {}}
 	for kind, list := range ids {
 		var err error
 		if i.known[kind], err = i.s.store.Imported(ctx, tx, i.p, kind, list); err != nil {
@@ -256,27 +283,29 @@ func (i *importing) begin(ctx context.Context, tx *store.Tx, in Import) error {
 		}
 	}
 	var err error
+	if i.origins, err = i.s.store.ImportedFrom(ctx, tx, i.p, ImportExperiment, origins); err != nil {
+		return err
+	}
 	i.pruned, err = i.s.store.Pruning(ctx, tx, ids[ImportRun])
 	return err
 }
 
-// came reports whether an item came before with the same digest, and records that
-// it comes now.
-func (i *importing) came(ctx context.Context, tx *store.Tx, o *ImportOutcome, digest string, complete bool) (same bool, err error) {
-	old, before := i.known[o.Kind][o.ID]
-	if before && old != "" && old == digest {
-		o.Result = ImportUnchanged
-		return true, nil
-	}
+// put records that an item came: complete is false where more of it follows. The result is
+// that of a new item, unless it came before.
+func (i *importing) put(ctx context.Context, tx *store.Tx, o *ImportOutcome, r Imported, complete bool) error {
 	o.Result = ImportCreated
-	if before {
+	if _, before := i.known[o.Kind][o.ID]; before {
 		o.Result = ImportUpdated
 	}
-	if !complete {
-		digest = ""
+	switch {
+	case complete:
+	case strings.HasPrefix(r.Digest, conflicting):
+		r.Digest = conflicting
+	default:
+		r.Digest = ""
 	}
-	i.known[o.Kind][o.ID] = digest
-	return false, i.s.store.PutImported(ctx, tx, i.p, o.Kind, o.ID, digest, i.s.now())
+	i.known[o.Kind][o.ID] = r
+	return i.s.store.PutImported(ctx, tx, i.p, o.Kind, r, i.s.now())
 }
 
 func checkImported(digest string, stage Stage) error {
@@ -292,8 +321,25 @@ func checkImported(digest string, stage Stage) error {
 // madeHere begins the digests of experiments that were here before one of their name came.
 const madeHere = "here:"
 
-// experiment keeps an experiment, which is found again by its name. Its number is
-// kept where nothing else has it.
+// origin is what names an experiment in its source whatever it is called; empty where the
+// source is so old that it has no creation time.
+func (e ImportedExperiment) origin() string {
+	if e.Created.UnixMilli() <= 0 {
+		return ""
+	}
+	return strconv.FormatInt(int64(e.ID), 10) + "@" + strconv.FormatInt(e.Created.UnixMilli(), 10)
+}
+
+func (e Experiment) values(native bool) Values {
+	v := Values{}.WithTags(e.Tags)
+	if !native {
+		v.With("name", e.Name).With("lifecycle_stage", string(e.Stage))
+	}
+	return v
+}
+
+// experiment keeps an experiment, which is found again by its origin, or else by its name. Its
+// number is kept where nothing else has it.
 func (i *importing) experiment(ctx context.Context, tx *store.Tx, e ImportedExperiment) (ImportOutcome, error) {
 	o := ImportOutcome{Kind: ImportExperiment, ID: e.Name}
 	err := cmp.Or(checkImported(e.Digest, e.Stage), checkExperimentName(e.Name), checkInstant(e.Created), checkInstant(e.Updated))
@@ -301,47 +347,132 @@ func (i *importing) experiment(ctx context.Context, tx *store.Tx, e ImportedExpe
 		o.refuse(err)
 		return o, nil
 	}
-	ours, err := i.s.store.ExperimentNamed(ctx, tx, i.p, e.Name)
-	exists := err == nil
-	// What was made here, and has the name by chance, is neither deleted nor restored.
-	old, before := i.known[o.Kind][o.ID]
-	native := exists && (!before || strings.HasPrefix(old, madeHere))
-	if native {
-		e.Digest = madeHere + e.Digest
-	}
-	if err != nil && !fault.Is(err, fault.NotFound) {
-		return o, err
-	}
-	if exists {
-		o.Experiment = ours.ID
-	}
-	if same, err := i.came(ctx, tx, &o, e.Digest, true); err != nil || same && exists {
-		return o, err
-	}
-	if exists {
-		o.Result = ImportUpdated
-		switch {
-		case !native:
-			ours.Stage = e.Stage
-		case ours.Stage != e.Stage:
-			o.lose(fmt.Errorf("it is %s in the source and stays %s here: an experiment with this name was created here", e.Stage, ours.Stage))
-		}
-	} else {
+	e.Tags = i.pairs(&o, "tag", e.Tags, "", MaxExperimentTag)
+	ours, old, before, err := i.found(ctx, tx, e)
+	if fault.Is(err, fault.NotFound) {
 		o.Result = ImportCreated
-		ours = Experiment{Project: i.p, ID: e.ID, Name: e.Name, Stage: e.Stage, Created: e.Created}
+		ours = Experiment{Project: i.p, Name: e.Name, Stage: e.Stage, Created: e.Created, Updated: e.Updated}
 		if ours.ID, err = i.number(ctx, tx, e.ID); err != nil {
 			return o, err
 		}
 		o.Experiment = ours.ID
+		if err := i.s.store.PutExperiment(ctx, tx, ours); err != nil {
+			return o, err
+		}
+		if err := i.s.store.PutExperimentTags(ctx, tx, i.p, ours.ID, e.Tags); err != nil {
+			return o, err
+		}
+		if before && old.ID != e.Name {
+			if err := i.s.store.DeleteImported(ctx, tx, i.p, ImportExperiment, old.ID); err != nil {
+				return o, err
+			}
+		}
+		values := e.values(false)
+		return o, i.putExperiment(ctx, tx, e, Imported{ID: e.Name, Digest: e.Digest, Base: Base(nil).Next(values, values)}, ours.ID)
 	}
-	if !native || e.Updated.After(ours.Updated) {
+	if err != nil {
+		return o, err
+	}
+	o.Experiment, o.Result = ours.ID, ImportUnchanged
+	// What was made here, and has the name by chance, keeps its name and stage.
+	native := !before || strings.HasPrefix(old.Digest, madeHere)
+	base, theirs, here := old.Base, e.values(native), ours.values(native)
+	if before && base == nil {
+		base = untouched(theirs, here)
+	}
+	if native {
+		e.Digest = madeHere + e.Digest
+		for _, differs := range [][3]string{{"lifecycle stage", string(e.Stage), string(ours.Stage)}, {"name", e.Name, ours.Name}} {
+			if differs[1] != differs[2] {
+				o.lose(fmt.Errorf("its %s is %s in the source and stays %s here: the experiment was created here", differs[0], differs[1], differs[2]))
+			}
+		}
+	}
+	m := base.Merge(theirs, here)
+	if name, renamed := m.Set["name"]; renamed {
+		_, err := i.s.store.ExperimentNamed(ctx, tx, i.p, name)
+		switch {
+		case err == nil:
+			delete(m.Set, "name")
+			m.Conflicts = append(m.Conflicts, fmt.Sprintf("it was renamed to %s in the source, a name that another experiment has in Falaj: it stays %s", clip(name), clip(ours.Name)))
+		case !fault.Is(err, fault.NotFound):
+			return o, err
+		default:
+			ours.Name = name
+		}
+	}
+	o.conflicts(m)
+	if stage, ok := m.Set["lifecycle_stage"]; ok {
+		ours.Stage = Stage(stage)
+	}
+	record := Imported{ID: e.Name, Digest: e.Digest, Base: base.Next(theirs, here.Apply(m))}
+	if m.Unchanged() && old.ID == record.ID && old.Digest == record.Digest && old.Object != "" && maps.Equal(old.Base, record.Base) {
+		return o, nil
+	}
+	if !m.Unchanged() || !before {
+		o.Result = ImportUpdated
+	}
+	if old.ID != "" && old.ID != e.Name {
+		if err := i.s.store.DeleteImported(ctx, tx, i.p, ImportExperiment, old.ID); err != nil {
+			return o, err
+		}
+	}
+	if e.Updated.After(ours.Updated) {
 		ours.Updated = e.Updated
 	}
 	if err := i.s.store.PutExperiment(ctx, tx, ours); err != nil {
 		return o, err
 	}
-	tags := i.pairs(&o, "tag", e.Tags, "", MaxExperimentTag)
-	return o, i.s.store.PutExperimentTags(ctx, tx, i.p, ours.ID, tags)
+	set, remove := m.Tags()
+	if err := i.s.store.PutExperimentTags(ctx, tx, i.p, ours.ID, set); err != nil {
+		return o, err
+	}
+	for _, key := range remove {
+		if _, err := i.s.store.DeleteExperimentTag(ctx, tx, i.p, ours.ID, key); err != nil {
+			return o, err
+		}
+	}
+	return o, i.putExperiment(ctx, tx, e, record, ours.ID)
+}
+
+// found looks up the experiment that an imported one is here, with the record of its last
+// import; before is false where it was not imported. Error: fault.NotFound.
+func (i *importing) found(ctx context.Context, tx *store.Tx, e ImportedExperiment) (ours Experiment, old Imported, before bool, err error) {
+	if old, before = i.origins[e.origin()]; !before {
+		old, before = i.known[ImportExperiment][e.Name]
+	}
+	if old.Object != "" {
+		number, err := strconv.ParseInt(old.Object, 10, 64)
+		if err != nil {
+			return ours, old, before, err
+		}
+		if ours, err = i.s.store.Experiment(ctx, tx, i.p, ExperimentID(number)); !fault.Is(err, fault.NotFound) {
+			return ours, old, before, err
+		}
+	}
+	ours, err = i.s.store.ExperimentNamed(ctx, tx, i.p, e.Name)
+	return ours, old, before, err
+}
+
+func (i *importing) putExperiment(ctx context.Context, tx *store.Tx, e ImportedExperiment, r Imported, ours ExperimentID) error {
+	r.Origin, r.Object = e.origin(), strconv.FormatInt(int64(ours), 10)
+	i.known[ImportExperiment][r.ID] = r
+	if r.Origin != "" {
+		i.origins[r.Origin] = r
+	}
+	return i.s.store.PutImported(ctx, tx, i.p, ImportExperiment, r, i.s.now())
+}
+
+// untouched is the base of an object that was imported before bases were stored: what the
+// source has of it was not changed here.
+func untouched(theirs, ours Values) Base {
+	base := Base{}
+	for key := range theirs {
+		if value, here := ours[key]; here {
+			base[key] = digestOf(value)
+		}
+	}
+	return base
 }
 
 // number is the identifier of a new experiment: theirs, if it is free.
@@ -368,6 +499,24 @@ func (i *importing) within(ctx context.Context, tx *store.Tx, id ExperimentID) e
 	return err
 }
 
+func (m LoggedModel) values(tags []Pair) Values {
+	return Values{}.With("name", m.Name).With("model_type", m.Type).With("status", string(m.Status)).With("lifecycle_stage", string(m.Stage)).WithTags(tags)
+}
+
+// merge is the merge of an object that came before, and its record. Conflicts are told of.
+func (i *importing) merge(o *ImportOutcome, old Imported, digest string, theirs, ours Values) (Merged, Imported) {
+	base := old.Base
+	if base == nil {
+		base = untouched(theirs, ours)
+	}
+	m := base.Merge(theirs, ours)
+	o.conflicts(m)
+	if len(m.Conflicts) > 0 {
+		digest = conflicting + digest
+	}
+	return m, Imported{ID: o.ID, Digest: digest, Base: base.Next(theirs, ours.Apply(m))}
+}
+
 // model keeps a logged model.
 func (i *importing) model(ctx context.Context, tx *store.Tx, m ImportedModel) (ImportOutcome, error) {
 	o := ImportOutcome{Kind: ImportModel, ID: string(m.ID)}
@@ -386,24 +535,55 @@ func (i *importing) model(ctx context.Context, tx *store.Tx, m ImportedModel) (I
 	if err := i.within(ctx, tx, m.Experiment); err != nil {
 		return i.away(o, err)
 	}
-	if _, before := i.known[o.Kind][o.ID]; !before {
-		if _, err := i.s.store.LoggedModel(ctx, tx, i.p, m.ID); !fault.Is(err, fault.NotFound) {
-			return i.taken(o, err)
-		}
+	old, before := i.known[o.Kind][o.ID]
+	if before && old.Digest == m.Digest {
+		o.Result = ImportUnchanged
+		return o, nil
+	}
+	ours, err := i.s.store.LoggedModel(ctx, tx, i.p, m.ID)
+	exists := err == nil
+	if err != nil && !fault.Is(err, fault.NotFound) {
+		return o, err
+	}
+	if exists && !before {
+		return i.taken(o, nil)
 	}
 	m.Project, m.Owner, m.Origin = i.p, i.owner, Origin{}
-	if old, before := i.known[o.Kind][o.ID]; !before || old != m.Digest {
-		ours, err := i.s.store.ReplaceLoggedModel(ctx, tx, m.LoggedModel)
-		if err != nil || !ours {
-			return i.taken(o, err)
+	params, tags := i.pairs(&o, "param", m.Params, "", MaxLoggedModelParam), i.pairs(&o, "tag", m.Tags, "", MaxTagValue)
+	theirs := m.values(tags)
+	record := Imported{ID: o.ID, Digest: m.Digest, Base: Base(nil).Next(theirs, theirs)}
+	var remove []string
+	if exists {
+		filled := []LoggedModel{ours}
+		if err := i.s.store.FillLoggedModels(ctx, tx, filled); err != nil {
+			return o, err
 		}
+		here := ours.values(filled[0].Tags)
+		var merged Merged
+		if merged, record = i.merge(&o, old, m.Digest, theirs, here); merged.Unchanged() && old.Digest == record.Digest {
+			o.Result = ImportUnchanged
+			return o, nil
+		}
+		after := here.Apply(merged)
+		m.Name, m.Type, m.Status, m.Stage = after["name"], after["model_type"], ModelStatus(after["status"]), Stage(after["lifecycle_stage"])
+		if ours.Updated.After(m.Updated) {
+			m.Updated = ours.Updated
+		}
+		tags, remove = merged.Tags()
 	}
-	if same, err := i.came(ctx, tx, &o, m.Digest, true); err != nil || same {
+	if kept, err := i.s.store.ReplaceLoggedModel(ctx, tx, m.LoggedModel); err != nil || !kept {
+		return i.taken(o, err)
+	}
+	if err := i.put(ctx, tx, &o, record, true); err != nil {
 		return o, err
 	}
-	params, tags := i.pairs(&o, "param", m.Params, "", MaxLoggedModelParam), i.pairs(&o, "tag", m.Tags, "", MaxTagValue)
 	if err := i.s.models.putModelPairs(ctx, tx, m.ID, params, tags); err != nil {
 		return o, err
+	}
+	for _, key := range remove {
+		if _, err := i.s.store.DeleteLoggedModelTag(ctx, tx, m.ID, key); err != nil {
+			return o, err
+		}
 	}
 	ofRun := map[RunID][]Metric{}
 	for n, x := range m.Metrics {
@@ -449,16 +629,19 @@ func (i *importing) run(ctx context.Context, tx *store.Tx, r ImportedRun) (Impor
 	case r.Part && !before && !i.dry:
 		o.refuse(fault.New(fault.Conflict, "its first part is missing"))
 		return o, nil
-	case !r.Part && (!before || old != r.Digest):
-		if ok, err := i.head(ctx, tx, r, before, &o); err != nil || !ok {
+	case before && (old.Digest == r.Digest || r.Part && old.Digest == conflicting+r.Digest):
+		o.Result = ImportUnchanged
+		return o, nil
+	case r.Part:
+		record := Imported{ID: o.ID, Digest: r.Digest, Base: old.Base}
+		if old.Digest == conflicting {
+			record.Digest = conflicting + r.Digest
+		}
+		if err := i.put(ctx, tx, &o, record, !r.More); err != nil {
 			return o, err
 		}
-	}
-	if same, err := i.came(ctx, tx, &o, r.Digest, !r.More); err != nil || same {
-		return o, err
-	}
-	if !r.Part {
-		if err := i.data(ctx, tx, r, &o); err != nil {
+	default:
+		if done, err := i.whole(ctx, tx, r, old, before, &o); err != nil || done {
 			return o, err
 		}
 	}
@@ -486,47 +669,95 @@ func (i *importing) run(ctx context.Context, tx *store.Tx, r ImportedRun) (Impor
 	return o, i.s.logging.logMetrics(ctx, tx, r.Run, points)
 }
 
-// head keeps a run without its data; false: it was refused.
-func (i *importing) head(ctx context.Context, tx *store.Tx, r ImportedRun, before bool, o *ImportOutcome) (bool, error) {
-	if err := i.within(ctx, tx, r.Experiment); err != nil {
-		refused, err := i.away(*o, err)
-		*o = refused
-		return false, err
+func (r Run) values(tags []Pair) Values {
+	v := Values{}.With("name", r.Name).With("status", string(r.Status)).With("lifecycle_stage", string(r.Stage)).WithTags(tags)
+	if r.End != 0 {
+		v["end_time"] = strconv.FormatInt(int64(r.End), 10)
 	}
-	if !before { // what was made here is not what came
-		if _, err := i.s.store.Run(ctx, tx, i.p, r.ID); !fault.Is(err, fault.NotFound) {
-			refused, err := i.taken(*o, err)
-			*o = refused
-			return false, err
-		}
+	return v
+}
+
+// whole keeps a run with all but its points; done: it was refused, or nothing is to do.
+func (i *importing) whole(ctx context.Context, tx *store.Tx, r ImportedRun, old Imported, before bool, o *ImportOutcome) (done bool, err error) {
+	if err := i.within(ctx, tx, r.Experiment); err != nil {
+		*o, err = i.away(*o, err)
+		return true, err
+	}
+	ours, err := i.s.store.Run(ctx, tx, i.p, r.ID)
+	exists := err == nil
+	if err != nil && !fault.Is(err, fault.NotFound) {
+		return true, err
+	}
+	if exists && !before { // what was made here is not what came
+		*o, err = i.taken(*o, nil)
+		return true, err
 	}
 	r.Owner, r.Origin = i.owner, Origin{}
 	r.Created = time.UnixMilli(int64(r.Start))
-	if r.Stage == Deleted {
+	tags := i.tags(o, r.Tags)
+	theirs := r.values(tags)
+	record := Imported{ID: o.ID, Digest: r.Digest, Base: Base(nil).Next(theirs, theirs)}
+	var remove []string
+	if exists {
+		filled := []Run{ours}
+		if err := i.s.store.FillRuns(ctx, tx, filled); err != nil {
+			return true, err
+		}
+		here := ours.values(filled[0].Tags)
+		var merged Merged
+		if merged, record = i.merge(o, old, r.Digest, theirs, here); merged.Unchanged() && old.Digest == record.Digest {
+			o.Result = ImportUnchanged
+			return true, nil
+		}
+		after := here.Apply(merged)
+		r.Name, r.Status, r.Stage, r.End, r.Deleted = after["name"], RunStatus(after["status"]), Stage(after["lifecycle_stage"]), 0, ours.Deleted
+		if end, ended := after["end_time"]; ended {
+			n, err := strconv.ParseInt(end, 10, 64)
+			if err != nil {
+				return true, err
+			}
+			r.End = Millis(n)
+		}
+		tags, remove = merged.Tags()
+	}
+	switch {
+	case r.Stage == Active:
+		r.Deleted = time.Time{}
+	case r.Deleted.IsZero():
 		r.Deleted = i.s.now()
 	}
-	ours, err := i.s.store.ReplaceRun(ctx, tx, r.Run)
-	if err != nil || !ours {
-		refused, err := i.taken(*o, err)
-		*o = refused
-		return false, err
+	if kept, err := i.s.store.ReplaceRun(ctx, tx, r.Run); err != nil || !kept {
+		*o, err = i.taken(*o, err)
+		return true, err
 	}
-	return true, nil
+	if err := i.put(ctx, tx, o, record, !r.More); err != nil {
+		return true, err
+	}
+	if len(tags) > 0 {
+		if err := i.s.store.PutTags(ctx, tx, r.Run, tags); err != nil {
+			return true, err
+		}
+	}
+	for _, key := range remove {
+		if _, err := i.s.store.DeleteTag(ctx, tx, r.ID, key); err != nil {
+			return true, err
+		}
+	}
+	return false, i.data(ctx, tx, r, o)
 }
 
-// data keeps what a run has beside its history. What came of it before is given
+// tags are the tags of a run that may be logged.
+func (i *importing) tags(o *ImportOutcome, in []Pair) []Pair {
+	lists := func(t Pair) bool { return t.Key == tagModels } // a list of models is longer than other tags
+	tags := i.pairs(o, "tag", slices.DeleteFunc(slices.Clone(in), lists), "", MaxTagValue)
+	return append(tags, i.pairs(o, "tag", slices.DeleteFunc(slices.Clone(in), func(t Pair) bool { return !lists(t) }), "", maxModels)...)
+}
+
+// data keeps what a run has beside its history and tags. What came of it before is given
 // its value of now.
 func (i *importing) data(ctx context.Context, tx *store.Tx, r ImportedRun, o *ImportOutcome) error {
 	if params := i.pairs(o, "param", r.Params, "Param ", MaxParamValue); len(params) > 0 {
 		if err := i.s.store.PutParams(ctx, tx, r.Run, params); err != nil {
-			return err
-		}
-	}
-	lists := func(t Pair) bool { return t.Key == tagModels } // a list of models is longer than other tags
-	tags := i.pairs(o, "tag", slices.DeleteFunc(slices.Clone(r.Tags), lists), "", MaxTagValue)
-	tags = append(tags, i.pairs(o, "tag", slices.DeleteFunc(slices.Clone(r.Tags), func(t Pair) bool { return !lists(t) }), "", maxModels)...)
-	if len(tags) > 0 {
-		if err := i.s.store.PutTags(ctx, tx, r.Run, tags); err != nil {
 			return err
 		}
 	}

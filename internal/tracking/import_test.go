@@ -3,6 +3,7 @@ package tracking_test
 import (
 	"context"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -186,9 +187,9 @@ func TestImportSameName(t *testing.T) {
 		lost   int
 	}{
 		{"one", tracking.Deleted, tracking.ImportUpdated, 1},
-		{"one", tracking.Deleted, tracking.ImportUnchanged, 0},
-		{"two", tracking.Active, tracking.ImportUpdated, 0},
-		{"three", tracking.Deleted, tracking.ImportUpdated, 1},
+		{"one", tracking.Deleted, tracking.ImportUnchanged, 1},
+		{"two", tracking.Active, tracking.ImportUnchanged, 0},
+		{"three", tracking.Deleted, tracking.ImportUnchanged, 1},
 	} {
 		out := bring(step.digest, step.stage)
 		if out.Result != step.want || out.LostCount != step.lost || out.Experiment != own {
@@ -302,4 +303,121 @@ func TestImportParts(t *testing.T) {
 			rt.Fatalf("%d points, want %d", total, length)
 		}
 	})
+}
+
+// TestImportMerges: what the source changed since the last import comes, what was changed here
+// stays, and what both changed stays and is reported each time.
+func TestImportMerges(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	experiment, run := foreignExperiment(), foreignRun(1)
+	model := tracking.ImportedModel{Digest: "m", LoggedModel: tracking.LoggedModel{
+		ID: "m-0123456789abcdef0123456789abcdef", Experiment: 7, Name: "tree", Status: tracking.ModelReady, Stage: tracking.Active, Created: time.UnixMilli(1), Updated: time.UnixMilli(2),
+	}}
+	tags := func(values ...string) (out []tracking.Pair) {
+		for i := 0; i < len(values); i += 2 {
+			out = append(out, tracking.Pair{Key: values[i], Value: values[i+1]})
+		}
+		return out
+	}
+	first := tags("both", "1", "gone", "1", "here", "1", "removed", "1", "there", "1")
+	experiment.Tags, run.Tags, model.Tags = first, first, first
+	batch := func() tracking.Import {
+		return tracking.Import{Experiments: []tracking.ImportedExperiment{experiment}, Models: []tracking.ImportedModel{model}, Runs: []tracking.ImportedRun{run}}
+	}
+	want(t, results(t, w, batch()), "created", "created", "created")
+
+	ours := must(w.Experiments.Experiment(ctx, proj, 7))(t)
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tag := range tags("both", "ours", "here", "ours", "own", "ours") {
+		check(w.Experiments.SetExperimentTag(ctx, proj, 7, tag))
+		check(w.Logging.Log(ctx, proj, run.ID, tracking.Batch{Tags: []tracking.Pair{tag}}))
+		must(w.LoggedModels.SetLoggedModelTags(ctx, proj, model.ID, []tracking.Pair{tag}))(t)
+	}
+	check(w.Logging.DeleteTag(ctx, proj, run.ID, "removed"))
+	check(w.Experiments.DeleteExperimentTag(ctx, proj, 7, "removed"))
+	check(w.LoggedModels.DeleteLoggedModelTag(ctx, proj, model.ID, "removed"))
+	name := "ours"
+	must(w.Runs.UpdateRun(ctx, proj, run.ID, tracking.RunUpdate{Name: &name}))(t)
+
+	second := tags("both", "theirs", "here", "1", "new", "2", "removed", "1", "there", "2")
+	experiment.Tags, run.Tags, model.Tags = second, second, second
+	experiment.Digest, run.Digest, model.Digest = "e2", "r2", "m2"
+	experiment.Name, run.Status, model.Name = "late", tracking.Failed, "bush"
+	const lost = `; lost tag both was changed in the source, to "theirs", and in Falaj, to "ours": Falaj's value stays`
+	want(t, results(t, w, batch()), "updated"+lost, "updated"+lost, "updated"+lost)
+	all := tags("both", "ours", "here", "ours", "new", "2", "own", "ours", "there", "2")
+	see := func() {
+		t.Helper()
+		e := must(w.Experiments.Experiment(ctx, proj, 7))(t)
+		r, m := must(w.Runs.Run(ctx, proj, run.ID))(t), must(w.LoggedModels.LoggedModel(ctx, proj, model.ID))(t)
+		r.Tags = slices.DeleteFunc(r.Tags, func(p tracking.Pair) bool { return p.Key == "mlflow.runName" })
+		for _, has := range [][]tracking.Pair{e.Tags, r.Tags, m.Tags} {
+			if diff := cmp.Diff(all, has); diff != "" {
+				t.Errorf("-want +got\n%s", diff)
+			}
+		}
+		if e.Name != "late" || e.ID != ours.ID || r.Name != "ours" || r.Status != tracking.Failed || m.Name != "bush" {
+			t.Errorf("%s %d, %s %s, %s", e.Name, e.ID, r.Name, r.Status, m.Name)
+		}
+	}
+	see()
+	want(t, results(t, w, batch()), "unchanged"+lost, "unchanged"+lost, "unchanged"+lost)
+	see()
+	seen := must(w.Imports.Imported(ctx, proj, tracking.ImportRun, []string{string(run.ID)}))(t)
+	if seen[string(run.ID)] == run.Digest {
+		t.Error("a run with a conflict would not be sent again")
+	}
+
+	// A run in parts has its conflicts, too, whichever batch has the last part.
+	run.More, run.Digest = true, "r3"
+	want(t, results(t, w, tracking.Import{Runs: []tracking.ImportedRun{run}}), "updated"+lost)
+	rest := tracking.ImportedRun{Part: true, Digest: "r3"}
+	rest.ID = run.ID
+	want(t, results(t, w, tracking.Import{Runs: []tracking.ImportedRun{rest}}), "updated")
+	want(t, results(t, w, tracking.Import{Runs: []tracking.ImportedRun{run, rest}}), "unchanged"+lost, "unchanged")
+
+	// Agreed, nothing is left to report.
+	run.More = false
+	for _, list := range []*[]tracking.Pair{&experiment.Tags, &run.Tags, &model.Tags} {
+		*list = tags("both", "ours", "here", "1", "new", "2", "removed", "1", "there", "2")
+	}
+	experiment.Digest, run.Digest, model.Digest = "e4", "r4", "m4"
+	results(t, w, batch())
+	want(t, results(t, w, batch()), "unchanged", "unchanged", "unchanged")
+	see()
+}
+
+// TestImportRenamed: an experiment that was renamed in the source or here is the same one, and
+// a name that another has is not taken.
+func TestImportRenamed(t *testing.T) {
+	w, ctx := open(t), as(t, "alice")
+	e := foreignExperiment()
+	bring := func(name, digest string) string {
+		e.Name, e.Digest = name, digest
+		return results(t, w, tracking.Import{Experiments: []tracking.ImportedExperiment{e}})
+	}
+	named := func() string { return must(w.Experiments.Experiment(ctx, proj, 7))(t).Name }
+	want(t, bring("delays", "1"), "created")
+	want(t, bring("late", "2"), "updated")
+	want(t, bring("late", "2"), "unchanged")
+	if named() != "late" {
+		t.Fatal(named())
+	}
+	must(w.Experiments.CreateExperiment(ctx, proj, "taken", nil))(t)
+	const taken = "; lost it was renamed to taken in the source, a name that another experiment has in Falaj: it stays late"
+	want(t, bring("taken", "3"), "unchanged"+taken)
+	want(t, bring("taken", "3"), "unchanged"+taken)
+	if err := w.Experiments.RenameExperiment(ctx, proj, 7, "ours"); err != nil {
+		t.Fatal(err)
+	}
+	want(t, bring("late", "4"), "unchanged")
+	want(t, bring("later", "5"), `unchanged; lost name was changed in the source, to "later", and in Falaj, to "ours": Falaj's value stays`)
+	if found, _, err := w.Experiments.SearchExperiments(ctx, proj, tracking.Search{Max: 10}); err != nil || len(found) != 3 || named() != "ours" {
+		t.Fatal(found, err)
+	}
 }

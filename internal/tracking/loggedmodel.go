@@ -398,19 +398,8 @@ func checkModelPairs(params, tags []Pair) error {
 	return checkPairs("tags", tags, MaxTagValue)
 }
 
-// notInLoggedModelNames are the characters that MLflow refuses there, and takes in names of
-// registered models, but for the first two.
+// notInLoggedModelNames are the characters that MLflow refuses there.
 const notInLoggedModelNames = `/:.%"'`
-
-// LoggedModelName is the name nearest to that of a registered model which a logged model may have.
-func LoggedModelName(registered string) string {
-	return strings.Map(func(r rune) rune {
-		if strings.ContainsRune(notInLoggedModelNames, r) {
-			return '_'
-		}
-		return r
-	}, registered)
-}
 
 // checkLoggedModelName follows MLflow: names stand in URIs.
 func checkLoggedModelName(name string) error {

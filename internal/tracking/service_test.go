@@ -291,7 +291,7 @@ func TestBatchLimits(t *testing.T) {
 		{"traversal", tracking.Batch{Params: []tracking.Pair{{"../x", "v"}}}, "must not resolve to other names"},
 		{"absolute", tracking.Batch{Metrics: []tracking.Metric{{Key: "/x"}}}, "must not resolve to other names"},
 		{"empty", tracking.Batch{Tags: []tracking.Pair{{"", "v"}}}, "Missing value for required parameter 'tags[0].key'"},
-		{"nul", tracking.Batch{Tags: []tracking.Pair{{"k", "a\x00b"}}}, "not valid UTF-8"},
+		{"nul", tracking.Batch{Tags: []tracking.Pair{{"k", "a\x00b"}}}, "contains a NUL character"},
 		{"time", tracking.Batch{Metrics: []tracking.Metric{{Key: "m", At: -1}}}, "for parameter 'metrics[0].timestamp' supplied"},
 		{"duplicate", tracking.Batch{Params: []tracking.Pair{{"x", "1"}, {"x", "2"}}}, "Duplicate parameter keys"},
 	}

@@ -152,9 +152,12 @@ type UploadStore interface {
 
 // ImportStore keeps what came from other MLflow servers.
 type ImportStore interface {
-	// Imported gives the digests of what came, by id; it is empty where not all of it has.
-	Imported(ctx context.Context, tx *store.Tx, p project.Name, kind ImportKind, ids []string) (map[string]string, error)
-	PutImported(ctx context.Context, tx *store.Tx, p project.Name, kind ImportKind, id, digest string, at time.Time) error
+	// Imported gives the records of what came, by id.
+	Imported(ctx context.Context, tx *store.Tx, p project.Name, kind ImportKind, ids []string) (map[string]Imported, error)
+	// ImportedFrom gives those of objects that the source knows by an origin, by origin.
+	ImportedFrom(ctx context.Context, tx *store.Tx, p project.Name, kind ImportKind, origins []string) (map[string]Imported, error)
+	PutImported(ctx context.Context, tx *store.Tx, p project.Name, kind ImportKind, r Imported, at time.Time) error
+	DeleteImported(ctx context.Context, tx *store.Tx, p project.Name, kind ImportKind, id string) error
 	// ReplaceRun inserts a run, or gives the one of its id in its project all that a client
 	// sees; owner, creation and origin stay. false: another project has the id.
 	ReplaceRun(ctx context.Context, tx *store.Tx, r Run) (bool, error)

@@ -365,8 +365,11 @@ func checkLength(what, value string, limit int) error {
 
 // checkText refuses what databases and terminals do not take.
 func checkText(what, value string, limit int) error {
-	if !utf8.ValidString(value) || strings.ContainsRune(value, 0) {
+	switch {
+	case !utf8.ValidString(value):
 		return fault.New(fault.Invalid, "'%s' is not valid UTF-8 text", what)
+	case strings.ContainsRune(value, 0):
+		return fault.New(fault.Invalid, "'%s' contains a NUL character, which cannot be stored", what)
 	}
 	return checkLength(what, value, limit)
 }

@@ -1,6 +1,6 @@
 // Requests to the API of the server that served this page.
 import type { components } from '../generated/schema';
-import { session } from './session';
+import { byCookie, session } from './session';
 
 type Schemas = components['schemas'];
 
@@ -68,8 +68,8 @@ export async function send(path: string, init: RequestInit = {}, token = session
   try {
     answer = await fetch(path, {
       ...init,
-      headers: { ...init.headers, Authorization: `Bearer ${token}` },
-      credentials: 'omit',
+      headers: token === byCookie ? init.headers : { ...init.headers, Authorization: `Bearer ${token}` },
+      credentials: token === byCookie ? 'same-origin' : 'omit',
       cache: 'no-store',
       redirect: 'error',
       referrerPolicy: 'no-referrer',
@@ -85,7 +85,7 @@ export async function send(path: string, init: RequestInit = {}, token = session
   } catch {
     // Not a problem document; the status says enough.
   }
-  if (answer.status === 401 && token === session.token()) session.end('The token is no longer accepted: it ended, or it was revoked.');
+  if (answer.status === 401 && token === session.token()) session.end(token === byCookie ? 'Your login has ended. Log in again.' : 'The token is no longer accepted: it ended, or it was revoked.');
   throw new Problem(answer.status, p.kind ?? '', p.detail ?? p.title ?? `The server answered ${answer.status}.`, p.hint);
 }
 
@@ -105,6 +105,35 @@ export async function post<T>(path: string, body: unknown, limit = timeout): Pro
   });
   const text = await answer.text();
   return (text ? JSON.parse(text) : undefined) as T;
+}
+
+export interface Provider {
+  name: string;
+  title: string;
+}
+
+/** The identity providers that people log in at, and whether this browser is logged in already. */
+export async function providers(signal?: AbortSignal): Promise<{ list: readonly Provider[]; loggedIn: boolean }> {
+  try {
+    const answer = await fetch('/auth/providers', { credentials: 'same-origin', cache: 'no-store', signal });
+    if (!answer.ok) return { list: [], loggedIn: false };
+    const told = (await answer.json()) as { providers: Provider[] | null; logged_in?: boolean };
+    return { list: told.providers ?? [], loggedIn: told.logged_in === true };
+  } catch {
+    return { list: [], loggedIn: false };
+  }
+}
+
+/** Ends the session, here and, of a login at a provider, on the server. */
+export async function logOut(): Promise<void> {
+  if (session.token() === byCookie) {
+    try {
+      await post('/api/v1/logout', undefined);
+    } catch {
+      // it has ended already, or the server does not answer; the cookie ends by itself
+    }
+  }
+  session.end();
 }
 
 export interface Page<T> {

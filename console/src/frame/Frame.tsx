@@ -4,10 +4,9 @@ import { ActionIcon, NativeSelect, useMantineColorScheme } from '@mantine/core';
 import { useQuery } from '@tanstack/react-query';
 import { useEffect, useMemo, useState, type ReactNode } from 'react';
 import { Link, useLocation } from 'wouter';
-import { get, type Whoami } from '../api/client';
+import { get, logOut, type Whoami } from '../api/client';
 import { useFollow, useLive } from '../api/live';
 import { useProjects } from '../api/queries';
-import { session } from '../api/session';
 import { Icon, Mark, type IconName } from '../parts/Icon';
 import { Help } from './Help';
 import { useKeys } from './keys';
@@ -91,7 +90,7 @@ export function Frame({ project, children }: { project: string; children: ReactN
         </nav>
         <div className="who">
           <span className="name" title={who.data?.id}>{who.data?.name || who.data?.kind || ' '}</span>
-          <button type="button" onClick={() => session.end()}>
+          <button type="button" onClick={() => void logOut()}>
             <Icon name="leave" size={16} /> Log out
           </button>
         </div>

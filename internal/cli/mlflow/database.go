@@ -481,8 +481,22 @@ func (d *database) History(ctx context.Context, runs []Run) (int, error) {
 	if err := d.each(ctx, columns+"metrics WHERE run_uuid IN (?)", []any{ids}, point); err != nil {
 		return 0, err
 	}
-	if d.has("latest_metrics") { // what no history has, a server shows all the same
-		err = d.each(ctx, columns+"latest_metrics l WHERE run_uuid IN (?) AND NOT EXISTS (SELECT 1 FROM metrics m WHERE m.run_uuid = l.run_uuid AND m.key = l.key)", []any{ids}, point)
+	if d.has("latest_metrics") {
+		history := series
+		series, last = make(map[string]map[string]*Series, n), nil
+		for i := range runs {
+			series[ids[i]] = map[string]*Series{}
+			runs[i].Latest, runs[i].History = runs[i].History, nil
+		}
+		err = d.each(ctx, columns+"latest_metrics WHERE run_uuid IN (?)", []any{ids}, point)
+		for i := range runs {
+			runs[i].Latest, runs[i].History = runs[i].History, runs[i].Latest
+			for _, s := range runs[i].Latest { // what no history has, a server shows all the same
+				if history[ids[i]][s.Key] == nil {
+					runs[i].History = append(runs[i].History, s)
+				}
+			}
+		}
 	}
 	for i := range runs {
 		slices.SortFunc(runs[i].History, func(a, b *Series) int { return strings.Compare(a.Key, b.Key) })

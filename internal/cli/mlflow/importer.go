@@ -2,6 +2,7 @@ package mlflow
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -119,11 +120,17 @@ type importer struct {
 	mu     sync.Mutex // of report
 	report Report
 
-	experiments map[int64]int64            // ours, by the source's
-	models      map[string]Place           // logged models that came
-	runs        map[string]Place           // runs that came
-	places      []Place                    // in the order in which they came
-	registry    map[string]map[string]bool // of a dry run: models that are here, with their versions
+	origin      string           // names the source, whatever its address
+	experiments map[int64]int64  // ours, by the source's
+	models      map[string]Place // logged models that came
+	runs        map[string]Place // runs that came
+	places      []Place          // in the order in which they came
+
+	uris         map[string]Place            // logged models that came, by where their artifacts are
+	known        map[string]registeredBefore // registered models that came before, by name
+	renames      map[string]string           // what models were called then, by their names of now
+	results      map[string]string           // what became of registered models
+	cameVersions map[string]bool             // versions by number and alias, "delay@3"
 }
 
 // Import brings what a source has. It may be repeated, also when it was cut off at
@@ -134,7 +141,7 @@ func Import(ctx context.Context, source Source, target Target, opts Options) (Re
 		opts.Progress = func(string, int64, int64) {}
 	}
 	i := &importer{
-		source: source, target: target, opts: opts, experiments: map[int64]int64{}, models: map[string]Place{}, runs: map[string]Place{}, registry: map[string]map[string]bool{},
+		source: source, target: target, opts: opts, experiments: map[int64]int64{}, models: map[string]Place{}, runs: map[string]Place{}, results: map[string]string{},
 		report: Report{Source: source.String(), Project: target.Project, DryRun: opts.DryRun, Skipped: []Note{}, Differences: []Note{}},
 	}
 	start := time.Now()
@@ -243,7 +250,11 @@ func (i *importer) send(ctx context.Context, list string, items []json.RawMessag
 	}
 	for _, o := range answer.Items {
 		if o.Result == "refused" {
-			i.skip(o.Kind, o.ID, errors.New(o.Reason))
+			why := o.Reason
+			if list == "experiments" {
+				why += without
+			}
+			i.skip(o.Kind, o.ID, errors.New(why))
 		}
 		for _, lost := range o.Lost {
 			i.skip("part of "+o.Kind, o.ID, errors.New(lost))
@@ -269,10 +280,16 @@ func digestOf(parts ...[]byte) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
+// without says what is left out with an experiment.
+const without = ". Its runs and logged models were not imported either"
+
 func (i *importer) bringExperiments(ctx context.Context) error {
 	all, err := i.source.Experiments(ctx)
 	if err != nil {
 		return err
+	}
+	if len(all) > 0 && all[0].Created > 0 { // the first one is as old as the server
+		i.origin = fmt.Sprintf("%d@%d", all[0].ID, all[0].Created)
 	}
 	var wanted []Experiment
 	for _, e := range all {
@@ -281,10 +298,10 @@ func (i *importer) bringExperiments(ctx context.Context) error {
 		}
 		if !utf8.ValidString(e.Name) {
 			i.report.Experiments.Skipped++
-			i.skip("experiment", strconv.FormatInt(e.ID, 10), errors.New("its name is not valid UTF-8 text"))
+			i.skip("experiment", strconv.FormatInt(e.ID, 10), errors.New("its name is not valid UTF-8 text"+without))
 			continue
 		}
-		e.Tags = i.valid("experiment", e.Name, e.Tags)
+		e.Tags = i.valid("experiment", e.Name, e.Tags).sorted()
 		wanted = append(wanted, e)
 	}
 	if len(wanted) == 0 && len(i.opts.Experiments) > 0 {
@@ -321,7 +338,7 @@ func (i *importer) bringExperiments(ctx context.Context) error {
 		}
 		if len(head) > maxItem {
 			i.report.Experiments.Skipped++
-			i.skip("experiment", e.Name, fmt.Errorf("it has %d bytes of tags; at most %d are taken", len(head), maxItem))
+			i.skip("experiment", e.Name, fmt.Errorf("it has %d bytes of tags; at most %d are taken%s", len(head), maxItem, without))
 			continue
 		}
 		if len(items) == 20 || size+len(head) > batchBytes {
@@ -396,7 +413,8 @@ func (i *importer) bringModels(ctx context.Context) error {
 		}
 		for _, m := range models {
 			m.Experiment = i.experiments[m.Experiment]
-			m.Params, m.Tags = i.valid("logged model", m.ID, m.Params), i.valid("logged model", m.ID, m.Tags)
+			m.Params, m.Tags = i.valid("logged model", m.ID, m.Params).sorted(), i.valid("logged model", m.ID, m.Tags).sorted()
+			m.sortMetrics()
 			head, err := json.Marshal(m)
 			if err != nil {
 				return err
@@ -510,11 +528,12 @@ func (i *importer) read(ctx context.Context, runs []Run, chunks chan<- []Run) er
 	}
 	var fresh []Run
 	for _, r := range runs {
-		head, err := i.head(&r)
+		summary, err := i.summary(r)
 		if err != nil {
 			return err
 		}
-		if r.ended() && seen[r.ID] == i.digest(r, head) {
+		if r.ended() && summaryOf(seen[r.ID]) == summary {
+			r.same = true
 			ready = append(ready, r)
 			continue
 		}
@@ -533,28 +552,65 @@ func (i *importer) read(ctx context.Context, runs []Run, chunks chan<- []Run) er
 }
 
 // head is a run without its history, as it is sent.
-func (i *importer) head(r *Run) ([]byte, error) {
-	out := *r
-	out.Experiment = i.experiments[r.Experiment]
-	return json.Marshal(out)
+func (i *importer) head(r Run) ([]byte, error) {
+	r.Experiment = i.experiments[r.Experiment]
+	return json.Marshal(r)
 }
 
-// digest is that of all that a source says of a run; of a server's ended run the
-// latest points stand for its history.
-func (i *importer) digest(r Run, head []byte) string {
-	parts := [][]byte{head}
-	series := r.History
-	if !i.source.Whole() && r.ended() {
-		series = r.Latest
+// canonical is a copy whose parts are in an order of their own: sources give them in different
+// ones.
+func (r Run) canonical() Run {
+	r.Params, r.Tags = r.Params.sorted(), r.Tags.sorted()
+	r.Inputs, r.Models = slices.Clone(r.Inputs), slices.Clone(r.Models)
+	for n := range r.Inputs {
+		r.Inputs[n].Tags = r.Inputs[n].Tags.sorted()
 	}
-	for _, s := range series {
-		b, err := json.Marshal(s)
+	slices.SortStableFunc(r.Inputs, func(a, b Input) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Digest, b.Digest))
+	})
+	slices.SortStableFunc(r.Models, func(a, b Link) int {
+		return cmp.Or(strings.Compare(a.Model, b.Model), cmp.Compare(a.Step, b.Step), strings.Compare(strconv.FormatBool(a.Output), strconv.FormatBool(b.Output)))
+	})
+	return r
+}
+
+func (p Pairs) sorted() Pairs {
+	return slices.SortedFunc(slices.Values(p), func(a, b [2]string) int { return cmp.Or(strings.Compare(a[0], b[0]), strings.Compare(a[1], b[1])) })
+}
+
+// summary is the first half of a run's digest: it is of all but its history, for which the
+// latest points of metrics stand.
+func (i *importer) summary(r Run) (string, error) {
+	head, err := i.head(r.canonical())
+	if err != nil {
+		return "", err
+	}
+	return digestOf(append([][]byte{head}, seriesOf(r.Latest)...)...), nil
+}
+
+// digest is that of all that a source says of a run, the same whichever way it was read.
+func (i *importer) digest(r Run) (string, error) {
+	summary, err := i.summary(r)
+	return summary + "-" + digestOf(seriesOf(r.History)...), err
+}
+
+// summaryOf is the first half of a digest.
+func summaryOf(digest string) string {
+	summary, _, _ := strings.Cut(digest, "-")
+	return summary
+}
+
+func seriesOf(list []*Series) [][]byte {
+	out := make([][]byte, 0, len(list))
+	for _, s := range list {
+		b, err := json.Marshal(s.sorted())
 		if err != nil {
 			panic(err) // numbers and text always encode
 		}
-		parts = append(parts, b)
+		out = append(out, b)
 	}
-	return digestOf(parts...)
+	slices.SortFunc(out, bytes.Compare)
+	return out
 }
 
 // runBatch gathers runs until they are a batch.
@@ -585,7 +641,7 @@ func (b *runBatch) add(ctx context.Context, r Run) error {
 		b.differs("run", r.ID, "its name or user is not valid UTF-8 text: what is not was replaced")
 	}
 	r.Params, r.Tags = b.valid("run", r.ID, r.Params), b.valid("run", r.ID, r.Tags)
-	head, err := b.head(&r)
+	head, err := b.head(r)
 	if err != nil {
 		return err
 	}
@@ -594,7 +650,11 @@ func (b *runBatch) add(ctx context.Context, r Run) error {
 		b.skip("run", r.ID, fmt.Errorf("it has %d bytes of params, tags and inputs; at most %d are taken", len(head), maxItem))
 		return nil
 	}
-	b.waiting = append(b.waiting, digested{r, head, b.digest(r, head)})
+	digest, err := b.digest(r)
+	if err != nil {
+		return err
+	}
+	b.waiting = append(b.waiting, digested{r, head, digest})
 	if len(b.waiting) < batchItems {
 		return nil
 	}
@@ -613,7 +673,7 @@ func (b *runBatch) push(ctx context.Context) error {
 	}
 	for _, w := range b.waiting {
 		place := Place{Run: w.run.ID, URI: w.run.URI}
-		if seen[w.run.ID] == w.digest {
+		if w.run.same || seen[w.run.ID] == w.digest {
 			b.count(place, "unchanged")
 			continue
 		}
@@ -869,195 +929,4 @@ func (r *sourceReader) Read(b []byte) (int, error) {
 		r.err = err
 	}
 	return n, err
-}
-
-// bringRegistry brings registered models and their versions. Those that were made
-// from a version that has not come yet are tried again at the end.
-func (i *importer) bringRegistry(ctx context.Context) error {
-	type late struct {
-		m Registered
-		v Version
-	}
-	var again []late
-	came := map[string]bool{} // versions by number and alias, "delay@3"
-	uris := i.byURI()
-	done := int64(0)
-	err := i.source.Registered(ctx, func(m Registered) error {
-		m.Tags = i.valid("registered_model", m.Name, m.Tags)
-		if slices.ContainsFunc(m.Tags, func(t [2]string) bool { return t[0] == "mlflow.prompt.is_prompt" && strings.EqualFold(t[1], "true") }) {
-			i.report.Models.Skipped++
-			i.skip("registered_model", m.Name, errors.New("it is a prompt; the registry keeps models"))
-			return nil
-		}
-		if len(i.opts.Experiments) == 0 || len(m.Versions) == 0 {
-			result, err := i.register(ctx, m, Version{})
-			if err != nil || result == "refused" {
-				i.report.Models.add(result)
-				i.report.Versions.Skipped += len(m.Versions)
-				return err
-			}
-			i.report.Models.add(result)
-		}
-		for _, v := range m.Versions {
-			name := m.Name + "@" + strconv.Itoa(v.Number)
-			v.Tags = i.valid("model_version", name, v.Tags)
-			if i.part() && v.Run != "" && i.runs[v.Run].Run == "" || len(i.opts.Experiments) > 0 && v.Run == "" {
-				i.report.Versions.Skipped++ // its run is not of the part that was asked for
-				continue
-			}
-			source, err := i.sourceOf(v, uris)
-			if err != nil {
-				i.report.Versions.Skipped++
-				i.skip("model_version", name, err)
-				continue
-			}
-			if versionSource.MatchString(source) && len(again) < maxNotes {
-				again = append(again, late{m, v})
-				continue
-			}
-			result, err := i.register(ctx, m, i.from(name, v, source))
-			if err != nil {
-				return err
-			}
-			i.report.Versions.add(result)
-			came[name] = result != "refused"
-			for _, alias := range v.Aliases {
-				came[m.Name+"@"+alias] = came[name]
-			}
-			done++
-			i.opts.Progress("model versions", done, 0)
-		}
-		return nil
-	})
-	for _, l := range again {
-		if err != nil {
-			break
-		}
-		name := l.m.Name + "@" + strconv.Itoa(l.v.Number)
-		if !came[origin(l.v.Source)] { // as when it was deleted there: the copy's files are still where they were
-			files := l.v
-			files.Source = ""
-			if source, elsewhere := i.sourceOf(files, uris); elsewhere == nil {
-				l.v = i.from(name, l.v, source)
-			}
-		}
-		var result string
-		result, err = i.register(ctx, l.m, l.v)
-		i.report.Versions.add(result)
-		came[name] = result != "refused"
-	}
-	return err
-}
-
-// from is a version with the source that it has here.
-func (i *importer) from(name string, v Version, source string) Version {
-	if source != v.Source {
-		i.differs("model_version", name, "its source is %s here, and was %s", source, v.Source)
-		v.Source = source
-	}
-	return v
-}
-
-// origin is the version that another was copied from, "delay@3", by its source.
-func origin(source string) string {
-	m := versionSource.FindStringSubmatch(source)
-	if m == nil {
-		return ""
-	}
-	return m[1] + "@" + m[2][1:]
-}
-
-// byURI are the places that came, by where their artifacts are at the source.
-func (i *importer) byURI() map[string]Place {
-	out := make(map[string]Place, len(i.models))
-	for _, p := range i.models {
-		out[strings.TrimSuffix(p.URI, "/")] = p
-	}
-	return out
-}
-
-var (
-	ownSource     = regexp.MustCompile(`^(runs:/+[0-9a-zA-Z_]+(/.*)?|models:/+m-[0-9a-f]{32}|models:/+m_[0-9A-Z]{26})$`)
-	versionSource = regexp.MustCompile(`^models:/+([^/]+?)(/[0-9]+|@[^@/]+)$`)
-	proxied       = regexp.MustCompile(`^mlflow-artifacts:/+[0-9]+/([0-9a-f]{32}|run_[0-9A-Z]{26}|models/m-[0-9a-f]{32})/artifacts(/.*)?$`)
-)
-
-// sourceOf is where the files of a version are here.
-func (i *importer) sourceOf(v Version, models map[string]Place) (string, error) {
-	if v.Status != "" && v.Status != "READY" {
-		return "", fmt.Errorf("it is not ready (%s) and has no files to sign", v.Status)
-	}
-	for _, at := range []string{v.Source, v.Storage} {
-		switch {
-		case at == "":
-			continue
-		case ownSource.MatchString(at), versionSource.MatchString(at), proxied.MatchString(at):
-			return at, nil
-		}
-		at = strings.TrimSuffix(at, "/")
-		if p, ok := models[at]; ok {
-			return "models:/" + p.Model, nil
-		}
-		if p, ok := i.runs[v.Run]; ok && v.Run != "" {
-			if rest, within := strings.CutPrefix(at, strings.TrimSuffix(p.URI, "/")+"/"); within {
-				return "runs:/" + p.Run + "/" + rest, nil
-			}
-		}
-	}
-	return "", fmt.Errorf("its source %s is not in the artifacts of a run or logged model that was imported", clip(v.Source))
-}
-
-// register sends a version, or with number 0 the model alone.
-func (i *importer) register(ctx context.Context, m Registered, v Version) (string, error) {
-	kind, name := "registered_model", m.Name
-	if v.Number > 0 {
-		kind, name = "model_version", m.Name+"@"+strconv.Itoa(v.Number)
-	}
-	if i.opts.DryRun {
-		return i.registered(ctx, m, v)
-	}
-	var answer struct {
-		Result string   `json:"result"`
-		Lost   []string `json:"lost"`
-	}
-	err := i.target.Client.Do(ctx, http.MethodPost, i.target.path("/version"), struct {
-		Model Registered `json:"model"`
-		Version
-	}{m, v}, &answer)
-	if err != nil {
-		if fatal(ctx, err) {
-			return "refused", err
-		}
-		i.skip(kind, name, err)
-		return "refused", nil
-	}
-	for _, lost := range answer.Lost {
-		i.skip("part of "+kind, name, errors.New(lost))
-	}
-	return answer.Result, nil
-}
-
-// registered says for a dry run whether a version, or with number 0 a model, is here
-// already. Then it counts as unchanged: what of it would change is not compared.
-func (i *importer) registered(ctx context.Context, m Registered, v Version) (string, error) {
-	here, asked := i.registry[m.Name]
-	if !asked {
-		path := "/api/v1/projects/" + url.PathEscape(i.target.Project) + "/models/" + url.PathEscape(m.Name)
-		err := i.target.Client.Do(ctx, http.MethodGet, path, nil, nil)
-		if err == nil {
-			here = map[string]bool{"0": true}
-			err = i.target.Client.List(ctx, path+"/versions", nil, func(o client.Object) error {
-				here[o.Text("version")] = true
-				return nil
-			})
-		}
-		if err != nil && fatal(ctx, err) {
-			return "refused", err
-		}
-		i.registry[m.Name] = here
-	}
-	if here[strconv.Itoa(v.Number)] {
-		return "unchanged", nil
-	}
-	return "created", nil
 }

@@ -9,6 +9,7 @@
 //   - rest.go: a server, asked page by page.
 //   - files.go: artifacts in directories that the user names.
 //   - importer.go: the order of things, digests, batches, the report.
+//   - registry.go: registered models, their versions and aliases.
 //
 // # Guarantees
 //
@@ -18,11 +19,13 @@
 package mlflow
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"math"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -58,8 +61,10 @@ type Run struct {
 	Models     []Link  `json:"models,omitempty"`
 
 	URI     string    `json:"-"` // of its artifacts
-	Latest  []*Series `json:"-"` // of each metric its latest point
+	Latest  []*Series `json:"-"` // of each metric its latest point; of a database, with the history
 	History []*Series `json:"-"`
+
+	same bool // it came before, and its history was not read again
 }
 
 // ended reports whether nobody logs to the run any more.
@@ -100,6 +105,23 @@ func (s *Series) add(at, step int64, value float64) {
 // slice is a part of a series.
 func (s *Series) slice(from, to int) *Series {
 	return &Series{Key: s.Key, Times: s.Times[from:to], Steps: s.Steps[from:to], Values: s.Values[from:to]}
+}
+
+// sorted is a copy with its points by time, step and value: sources give them in different
+// orders.
+func (s *Series) sorted() *Series {
+	order := make([]int, len(s.Values))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int {
+		return cmp.Or(cmp.Compare(s.Times[a], s.Times[b]), cmp.Compare(s.Steps[a], s.Steps[b]), cmp.Compare(s.Values[a], s.Values[b]))
+	})
+	out := &Series{Key: s.Key}
+	for _, i := range order {
+		out.add(s.Times[i], s.Steps[i], s.Values[i]+0) // no minus zero, which not every source tells
+	}
+	return out
 }
 
 // Values are numbers; JSON has those that it has no number for as text.
@@ -147,6 +169,13 @@ type Model struct {
 	URI string `json:"-"`
 }
 
+func (m *Model) sortMetrics() {
+	slices.SortFunc(m.Metrics, func(a, b ModelMetric) int {
+		return cmp.Or(strings.Compare(a.Key, b.Key), cmp.Compare(a.Timestamp, b.Timestamp), cmp.Compare(a.Step, b.Step), strings.Compare(a.Run, b.Run), slices.Compare(a.Value, b.Value),
+			strings.Compare(a.DatasetName, b.DatasetName), strings.Compare(a.DatasetDigest, b.DatasetDigest))
+	})
+}
+
 // ModelMetric is what a run measured of a logged model.
 type ModelMetric struct {
 	Key           string `json:"key"`
@@ -181,7 +210,7 @@ type Version struct {
 	Created     int64    `json:"creation_timestamp,omitempty"`
 	Updated     int64    `json:"last_updated_timestamp,omitempty"`
 	Tags        Pairs    `json:"tags,omitempty"`
-	Aliases     []string `json:"aliases,omitempty"`
+	Aliases     []string `json:"-"`
 
 	Status  string `json:"-"`
 	Storage string `json:"-"` // where its files are, if not at Source

@@ -285,6 +285,10 @@ func TestCopiesOfDeleted(t *testing.T) {
 			Model  struct{ Name string }
 			Source string
 		}
+		if r.Method == http.MethodGet {
+			_, _ = io.WriteString(w, `{"items":[]}`)
+			return
+		}
 		if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
 			t.Error(err)
 		}
@@ -308,7 +312,7 @@ func TestCopiesOfDeleted(t *testing.T) {
 		}},
 		{Name: "team@x", Versions: []Version{{Number: 2, Source: kept, Aliases: []string{"best"}}}},
 	}}
-	i := &importer{source: source, opts: Options{Progress: func(string, int64, int64) {}}, target: Target{Client: c, Project: "p"}, runs: map[string]Place{run: {Run: run, URI: "mlflow-artifacts:/1/" + run + "/artifacts"}}}
+	i := &importer{source: source, opts: Options{Progress: func(string, int64, int64) {}}, target: Target{Client: c, Project: "p"}, results: map[string]string{}, runs: map[string]Place{run: {Run: run, URI: "mlflow-artifacts:/1/" + run + "/artifacts"}}}
 	if err := i.bringRegistry(t.Context()); err != nil {
 		t.Fatal(err)
 	}

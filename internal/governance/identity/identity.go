@@ -6,8 +6,10 @@
 //   - identity.go: Principal, and how it travels in the context.
 //   - scope.go: what a token's scopes cover.
 //   - account/ is the service: users, service accounts and their tokens, and
-//     Authenticate, the only way from a secret to a Principal. identitysql/
-//     stores them.
+//     Authenticate, the only way from a secret to a Principal.
+//   - signin/ logs people in at identity providers, and commands by the browser;
+//     oidc/ speaks OpenID Connect with one provider.
+//   - identitysql/ stores all of it; identitytest/ has a provider for tests.
 //
 // This package holds only the words, so that audit and policy can speak them
 // and the service can use both.

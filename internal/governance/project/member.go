@@ -40,7 +40,7 @@ func (r Role) Validate() error {
 type Grant struct {
 	Project Name   `json:"project,omitempty"` // empty: in the whole installation
 	Name    string `json:"name"`              // unique in the project
-	// Principal is the account's id ("usr_…", "svc_…").
+	// Principal is the account's id ("usr_…", "svc_…"), or a group: see Group.
 	Principal string `json:"principal"`
 	Role      Role   `json:"role"`
 	// Object limits the grant to one object, "dataset/weather", all versions.
@@ -50,6 +50,14 @@ type Grant struct {
 	CreatedBy string    `json:"created_by"`
 }
 
+// From is the group that a grant is for; empty for a grant to an account.
+func (g Grant) From() string {
+	if _, _, ok := CutGroup(g.Principal); ok {
+		return g.Principal
+	}
+	return ""
+}
+
 // Spec is the manifest that would make the grant, with the principal by a name.
 func (g Grant) Spec(principal string) GrantSpec {
 	return GrantSpec{Principal: principal, Role: g.Role, Installation: g.Project == "", Object: g.Object}
@@ -57,7 +65,7 @@ func (g Grant) Spec(principal string) GrantSpec {
 
 // GrantSpec is the manifest of kind Grant.
 type GrantSpec struct {
-	Principal string `json:"principal" yaml:"principal" doc:"Account: user/alice, service/ci or an account id"`
+	Principal string `json:"principal" yaml:"principal" doc:"Account or group: user/alice, service/ci, an account id, or group/PROVIDER/NAME for a group of an identity provider"`
 	Role      Role   `json:"role" yaml:"role" doc:"viewer, engineer, deployer, admin or auditor"`
 	// Installation is for who reads manifests: such a grant is validated with no
 	// project.
@@ -67,9 +75,13 @@ type GrantSpec struct {
 
 // Validate refuses what no grant in the project may be. Error: fault.Invalid.
 func (s GrantSpec) Validate(in Name) error {
-	if s.Principal == "" || len(s.Principal) > 100 {
+	if strings.HasPrefix(s.Principal, groupPrefix) {
+		if err := checkGroupPrincipal(s.Principal); err != nil {
+			return err
+		}
+	} else if s.Principal == "" || len(s.Principal) > 100 {
 		return fault.New(fault.Invalid, "principal is missing or too long").
-			WithHint("Name the account that gets the role: user/alice, service/ci or an account id.")
+			WithHint("Name who gets the role: user/alice, service/ci, an account id, or group/PROVIDER/NAME.")
 	}
 	if err := s.Role.Validate(); err != nil {
 		return err

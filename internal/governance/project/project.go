@@ -4,8 +4,8 @@
 // # Map
 //
 //   - project.go: Name, Project and its manifest Spec, Classification.
-//   - member.go: roles, and grants that give them to principals; events.go: what
-//     others hear of grants.
+//   - member.go: roles, and grants that give them to principals; group.go: groups of
+//     identity providers as principals; events.go: what others hear of grants.
 //   - tenancy/ is the service: the only way to change projects and grants, and
 //     the roster that policy asks for roles. projectsql/ stores both.
 //

@@ -107,8 +107,20 @@ func (s *Service) maker(ctx context.Context, tx *store.Tx, principal string) (st
 // others reports whether another person than these has one of the rights, or had it a
 // moment ago: who takes it from the other one is not alone at once.
 func (s *Service) others(ctx context.Context, tx *store.Tx, by []string, actions []policy.Action, o policy.Object, now time.Time) (bool, error) {
-	counts := func(g project.Grant) bool {
-		return !slices.Contains(by, g.Principal) && strings.HasPrefix(g.Principal, "usr_") && carries(g, actions, o)
+	any := func(grants []project.Grant) (bool, error) {
+		for _, g := range grants {
+			if !carries(g, actions, o) {
+				continue
+			}
+			if group := g.From(); group != "" {
+				if has, err := s.cfg.Grants.HasOthers(ctx, tx, group, by); err != nil || has {
+					return has, err
+				}
+			} else if !slices.Contains(by, g.Principal) && strings.HasPrefix(g.Principal, "usr_") {
+				return true, nil
+			}
+		}
+		return false, nil
 	}
 	places := []project.Name{""}
 	if o.Project != "" {
@@ -120,16 +132,16 @@ func (s *Service) others(ctx context.Context, tx *store.Tx, by []string, actions
 		if err != nil {
 			return false, err
 		}
-		if slices.ContainsFunc(former, counts) {
-			return true, nil
+		if found, err := any(former); err != nil || found {
+			return found, err
 		}
 		for after := ""; ; {
 			grants, err := s.cfg.Grants.Members(ctx, tx, in, after, page)
 			if err != nil {
 				return false, err
 			}
-			if slices.ContainsFunc(grants, counts) {
-				return true, nil
+			if found, err := any(grants); err != nil || found {
+				return found, err
 			}
 			if len(grants) < page {
 				break

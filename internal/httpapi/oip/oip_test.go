@@ -237,7 +237,7 @@ func TestProtocol(t *testing.T) {
 		"promises":   {"POST", "/v2/models/delay/infer", `{"inputs":[{"name":"X","shape":[9999,2],"datatype":"FP32","data":[1]}]}`, 400, `{"error":"input \"X\": shape [9999 2] requires 19998 elements, but data has fewer"}`},
 		"negative":   {"POST", "/v2/models/delay/infer", `{"inputs":[{"name":"X","shape":[-1,2],"datatype":"FP32","data":[1]}]}`, 400, `{"error":"input \"X\": shape [-1 2] has a negative dimension"}`},
 		"no inputs":  {"POST", "/v2/models/delay/infer", `{}`, 400, `{"error":"the request has no inputs"}`},
-		"not json":   {"POST", "/v2/models/delay/infer", `inputs`, 400, `{"error":"the request is not an inference request in JSON: byte 1 should be '{'"}`},
+		"not json":   {"POST", "/v2/models/delay/infer", `inputs`, 400, `{"error":"the request is not an inference request in JSON: byte 1 is 'i', expected '{'"}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			req, err := http.NewRequestWithContext(t.Context(), c.method, srv.URL+c.path, strings.NewReader(c.body))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"strconv"
+	"unicode/utf8"
 	"unsafe"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -37,9 +38,14 @@ func (s *scanner) fail(format string, args ...any) {
 	}
 }
 
-// want says what should have stood at the position.
+// want says what stands at the position instead of what.
 func (s *scanner) want(what string) {
-	s.fail("the request is not an inference request in JSON: byte %d should be %s", s.pos+1, what)
+	found := "the end of the request"
+	if s.pos < len(s.buf) {
+		r, _ := utf8.DecodeRune(s.buf[s.pos:])
+		found = strconv.QuoteRune(r)
+	}
+	s.fail("the request is not an inference request in JSON: byte %d is %s, expected %s", s.pos+1, found, what)
 }
 
 // next is the byte after white space; 0 at the end and after an error.
@@ -129,7 +135,7 @@ func (s *scanner) quoted() []byte {
 			out, err := jsontext.AppendUnquote(nil, s.buf[start:s.pos]) // which refuses half surrogate pairs
 			if err != nil {
 				s.pos = start
-				s.want("a string of whole characters")
+				s.want("a string of whole characters, without half a surrogate pair")
 				return nil
 			}
 			return out
@@ -137,7 +143,7 @@ func (s *scanner) quoted() []byte {
 			plain = false
 			s.pos++
 		case c < ' ':
-			s.want("no control character")
+			s.want("the rest of a string, with control characters as escapes")
 			return nil
 		}
 	}

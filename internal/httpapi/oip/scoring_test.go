@@ -83,8 +83,8 @@ func TestScoring(t *testing.T) {
 		"infinity":             {v1, "", `{"instances": [[0, -Infinity]]}`, 400, `{"error":"input \"X\": element 1 is \"-Infinity\": an infinity, which cannot be sent as JSON; send the input as binary data"}`},
 		"params":               {mlflow, "", `{"inputs": [[0, 0]], "params": {"max_tokens": 3}}`, 501, `{"error":"params are not supported. Remove params. Pass values that change between requests as inputs of the model."}`},
 		"another signature":    {v1, "", `{"inputs": [[0, 0]], "signature_name": "classify"}`, 501, `{"error":"signature \"classify\" is not supported: a deployment has one signature. Remove signature_name."}`},
-		"not json":             {v1, "", `instances`, 400, `{"error":"the request is not an inference request in JSON: byte 1 should be '{'"}`},
-		"cut":                  {v1, "", `{"instances": [[0, 0]`, 400, `{"error":"the request is not an inference request in JSON: byte 22 should be ',' or ']'"}`},
+		"not json":             {v1, "", `instances`, 400, `{"error":"the request is not an inference request in JSON: byte 1 is 'i', expected '{'"}`},
+		"cut":                  {v1, "", `{"instances": [[0, 0]`, 400, `{"error":"the request is not an inference request in JSON: byte 22 is the end of the request, expected ',' or ']'"}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			status, got := sent(t, srv.URL+c.path, c.kind, c.body)
@@ -186,7 +186,7 @@ func TestFrames(t *testing.T) {
 		`{"dataframe_split":{"columns":["age","age"],"data":[[1,2]]}}`:                 `duplicate column "age"`,
 		`{"dataframe_split":{"columns":["age"]}}`:                                      "has no columns, or no data",
 		`{"dataframe_split":{"columns":[null],"data":[[1]]}}`:                          "dataframe_split.columns",
-		`{"dataframe_split":[[1]]}`:                                                    "should be '{'",
+		`{"dataframe_split":[[1]]}`:                                                    "expected '{'",
 		`{"instances":[[1,"x",2,true]]}`:                                               "the model has 4 inputs, but the rows of instances do not name them",
 		`{"inputs":{"age":[1],"age":[2]}}`:                                             `duplicate input "age"`,
 		`{"inputs":{}}`:                                                                "the request has no inputs",

@@ -95,7 +95,7 @@ func TestBinary(t *testing.T) {
 		"no length":   {`{` + sized + `}`, rows, "many", 400, `{"error":"Inference-Header-Content-Length: \"many\" is not a number of bytes"}`, ""},
 		"length < 0":  {`{` + sized + `}`, rows, "-1", 400, `{"error":"Inference-Header-Content-Length: \"-1\" is not a number of bytes"}`, ""},
 		"length > is": {`{` + sized + `}`, rows, "999", 400, `{"error":"Inference-Header-Content-Length is 999, and the request has 110 bytes"}`, ""},
-		"length cut":  {`{` + sized + `}`, rows, "10", 400, `{"error":"the request is not an inference request in JSON: byte 11 should be '['"}`, ""},
+		"length cut":  {`{` + sized + `}`, rows, "10", 400, `{"error":"the request is not an inference request in JSON: byte 11 is the end of the request, expected '['"}`, ""},
 		"shared":      {`{` + in + `"parameters":{"shared_memory_region":"r"}}]}`, nil, "", 400, `{"error":"\"X\": tensors in shared memory are not supported. Send the tensor with the request, as binary data."}`, ""},
 		"classes":     {`{` + sized + `,"outputs":[{"name":"probabilities","parameters":{"classification":1}}]}`, rows, "", 200, `{"model_name":"delay","model_version":"3","id":"prd_","outputs":[{"name":"probabilities","datatype":"BYTES","shape":[2,1],"data":["0.966843:0","0.896223:1"]}]}`, ""},
 		"no classes":  {`{` + sized + `,"outputs":[{"name":"probabilities","parameters":{"classification":0}}]}`, rows, "", 400, `{"error":"classification of an output is 0: not a whole number from 1 to 10000"}`, ""},

@@ -1,7 +1,8 @@
 // Package registrysql keeps registered models in the metadata database, SQLite
 // or PostgreSQL alike.
 //
-// registrysql.go holds models and keys, version.go versions and their files.
+// registrysql.go holds models and keys, version.go versions and their files, imported.go what
+// came from other MLflow servers.
 package registrysql
 
 import (
@@ -31,6 +32,7 @@ type Store struct {
 	VersionStore
 	ApprovalStore
 	KeyStore
+	ImportStore
 }
 
 // ModelStore implements registry.ModelStore.

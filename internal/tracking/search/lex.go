@@ -86,12 +86,13 @@ func lex(s string) ([]token, error) {
 	return out, nil
 }
 
-// name reads part("."part)*, where a part is bare or quoted.
+// name reads part("."part)*, where a part is bare or quoted; alone, a part in single quotes is a
+// text.
 func name(s string) (token, int, error) {
 	t := token{kind: tokenName}
 	i := 0
 	for {
-		if i < len(s) && (s[i] == '"' || s[i] == '`') {
+		if i < len(s) && (s[i] == '"' || s[i] == '`' || s[i] == '\'' && len(t.parts) > 0) {
 			text, n, ok := quoted(s[i:])
 			if !ok {
 				return t, 0, unclosed(s[i:])

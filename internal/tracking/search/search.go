@@ -1,9 +1,9 @@
 // Package search reads the filter and order_by language of MLflow's searches.
 //
-//	filter     := "" | comparison ("AND" comparison)*
+//	filter     := "" | comparison ("AND" comparison)*       an AND too many is ignored, as by MLflow
 //	comparison := identifier op value | identifier "IS" ["NOT"] "NULL"
 //	identifier := [entity "."] key          no entity means an attribute
-//	key        := bare | `in back ticks` | "in double quotes"
+//	key        := bare | `in back ticks` | "in double quotes" | 'in single quotes', behind an entity
 //	op         := = != > >= < <= LIKE ILIKE IN "NOT IN"
 //	value      := number | 'text' | "text" | ('text', …) | ("text", …)
 //
@@ -119,6 +119,7 @@ type Grammar struct {
 	Attributes map[string]Column // by every accepted spelling
 	Entities   []Entity          // beside attributes
 	Nulls      bool              // IS NULL and IS NOT NULL on params and tags
+	OrderKeys  []string          // what the message about an unknown order key names, where that has words of its own
 }
 
 // Parse reads a filter. Errors are fault.Invalid.
@@ -130,10 +131,23 @@ func (g Grammar) Parse(filter string) ([]Comparison, error) {
 	if err != nil {
 		return nil, err
 	}
+	if filter != "" && len(tokens) == 0 {
+		if g.Of == LoggedModels {
+			return nil, fault.New(fault.Invalid, "Invalid filter string: '%s'. Expected a single SQL expression.", clip(filter))
+		}
+		return nil, fault.New(fault.Invalid, "Invalid filter '%s'. Could not be parsed.", clip(filter))
+	}
 	p := parser{tokens: tokens, filter: filter}
 	var out []Comparison
-	for !p.end() {
-		if len(out) > 0 && !p.keyword("AND") {
+	for {
+		joined := len(out) == 0
+		for p.keyword("AND") { // MLflow also takes one too many
+			joined = true
+		}
+		if p.end() {
+			break
+		}
+		if !joined {
 			if g.Of == LoggedModels {
 				return nil, fault.New(fault.Invalid, "Invalid filter string: \"%s\". Expected a list of comparisons separated by 'AND' (e.g. 'metrics.loss > 0.1 AND params.lr = 0.01').", clip(filter))
 			}
@@ -195,6 +209,8 @@ func (g Grammar) ParseOrder(clauses []string) ([]Order, error) {
 			case ok && col.Sort:
 			case g.Of == LoggedModels:
 				return nil, fault.New(fault.Invalid, "Invalid order by field name: %s", clip(key))
+			case len(g.OrderKeys) > 0:
+				return nil, fault.New(fault.Invalid, "Invalid order by key '%s' specified. Valid keys are '%s'", clip(key), set(g.OrderKeys...))
 			default:
 				return nil, g.badAttribute(key, func(c Column) bool { return c.Sort })
 			}

@@ -28,7 +28,9 @@ func TestParse(t *testing.T) {
 		want []Comparison
 	}{
 		{"", nil},
-		{"  \n\t", nil},
+		{"metrics.a > 1 and ", []Comparison{{Entity: Metric, Key: "a", Op: Greater, Number: 1}}},
+		{"AND name = 'x' and AND metrics.'a ''b' > 1", []Comparison{{Entity: Attribute, Key: "name", Op: Equal, Text: "x"}, {Entity: Metric, Key: "a 'b", Op: Greater, Number: 1}}},
+		{"and", nil},
 		{"name='x'", []Comparison{{Entity: Attribute, Key: "name", Op: Equal, Text: "x"}}},
 		{`attr."name" != "it's"`, []Comparison{{Entity: Attribute, Key: "name", Op: NotEqual, Text: "it's"}}},
 		{"`run`.name = 'it''s'", []Comparison{{Entity: Attribute, Key: "name", Op: Equal, Text: "it's"}}},
@@ -58,7 +60,7 @@ func TestParse(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{
-		"name", "name =", "= 'x'", "name = x", "name = 'x' name = 'y'", "name = 'x' OR name = 'y'", "(name = 'x')", "NOT name = 'x'", "name = 'x", "name = 'x' AND", "AND",
+		"name", "name =", "= 'x'", "name = x", "name = 'x' name = 'y'", "name = 'x' OR name = 'y'", "(name = 'x')", "NOT name = 'x'", "name = 'x", " ", "\n\t", "'metrics'.a = 1",
 		"name IN ()", "name IN (,)", "name IN ('a',,)", "name IN ('a'", "name IN ('a',", "name IN ('a' 'b')", "name IN (`a`)", "name IN (a)", "name IN 'a'", "name IN (1)", "metrics.a = 'x'", "metrics.a IN (1)", "metrics.a LIKE 'x'", "metrics.a = 1.2.3",
 		"params.a > 'x'", "params.a = 5", "name NOT LIKE 'x'", "name IS 'x'", "other = 'x'", "foo.bar = 'x'", "dataset.source = 'x'", "name ! 'x'", "name == 'x'", "metrics. > 1", ".a = 'x'",
 		"name = 'x'; DROP TABLE t", "start_time = '5'", "metrics.a > 1e999", strings.Repeat("name = 'x' AND ", 70) + "name = 'x'", strings.Repeat("x", MaxFilter+1),

@@ -2,6 +2,7 @@ package trackingsql
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"github.com/uptrace/bun"
@@ -16,13 +17,14 @@ import (
 // and is looked at from when it came. Each ? is the time, but for the first, the project.
 const (
 	goneExperiment = `t.project = ? AND t.id > 0 AND t.stage = 'deleted' AND t.updated <= ? AND NOT EXISTS
-		(SELECT 1 FROM tracking_imported i WHERE i.project = t.project AND i.kind = 'experiment' AND i.id = t.name AND i.imported > ?)`
+		(SELECT 1 FROM tracking_imported i WHERE i.project = t.project AND i.kind = 'experiment' AND i.imported > ? AND
+			(i.object = CAST(t.id AS TEXT) OR i.object = '' AND i.id = t.name))`
 	goneRun   = `t.project = ? AND t.deleted IS NOT NULL AND t.deleted <= ? AND (t.job = '' OR t.status NOT IN ('RUNNING', 'SCHEDULED'))`
 	goneModel = `t.project = ? AND (t.stage = 'deleted' AND t.updated <= ? OR EXISTS (SELECT 1 FROM tracking_experiment e
 			WHERE e.project = t.project AND e.id = t.experiment AND e.id > 0 AND e.stage = 'deleted' AND e.updated <= ?)) AND NOT EXISTS
 		(SELECT 1 FROM tracking_imported i WHERE i.project = t.project AND i.imported > ? AND
-			(i.kind = 'logged_model' AND i.id = t.id OR i.kind = 'experiment' AND i.id =
-				(SELECT e.name FROM tracking_experiment e WHERE e.project = t.project AND e.id = t.experiment)))`
+			(i.kind = 'logged_model' AND i.id = t.id OR i.kind = 'experiment' AND (i.object = CAST(t.experiment AS TEXT) OR i.object = '' AND i.id =
+				(SELECT e.name FROM tracking_experiment e WHERE e.project = t.project AND e.id = t.experiment))))`
 )
 
 type markedRow struct {
@@ -180,7 +182,8 @@ func (PruneStore) RemoveExperiment(ctx context.Context, tx *store.Tx, e tracking
 			return err
 		}
 	}
-	return forget(ctx, tx, e.Project, tracking.ImportExperiment, e.Name)
+	return remove(ctx, tx, "DELETE FROM tracking_imported WHERE project = ? AND kind = ? AND (object = ? OR object = '' AND id = ?)",
+		string(e.Project), string(tracking.ImportExperiment), strconv.FormatInt(int64(e.ID), 10), e.Name)
 }
 
 // forget removes that something was imported: it may come again.

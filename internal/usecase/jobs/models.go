@@ -11,6 +11,10 @@ import (
 	"github.com/falaj-ml/falaj/internal/training"
 )
 
+// modelName is what a job's logged model is called, as its directory: MLflow's clients find it at
+// runs:/RUN/model.
+const modelName = "model"
+
 // Models turns a job's model directory into a logged model and a
 // registered version.
 type Models struct {
@@ -28,6 +32,9 @@ func (m Models) Save(ctx context.Context, s training.ModelSpec) (string, error) 
 		return "", err
 	}
 	logged, err := m.logged(ctx, s, run)
+	if err == nil && run.Stage == tracking.Active { // nobody deleted it meanwhile
+		err = m.Tracking.Logging.LogOutputs(ctx, s.Project, run.ID, []tracking.ModelLink{{Model: logged.ID}})
+	}
 	if err != nil || s.Register == "" {
 		return string(logged.ID), err
 	}
@@ -73,12 +80,8 @@ func (m Models) logged(ctx context.Context, s training.ModelSpec, run tracking.R
 		}
 	}
 	if logged.ID == "" {
-		name := tracking.LoggedModelName(s.Register)
-		if name == "" {
-			name = "model"
-		}
 		logged, err = m.Tracking.LoggedModels.CreateLoggedModel(ctx, s.Project, tracking.LoggedModelSpec{
-			Experiment: run.Experiment, Name: name, Run: run.ID, Tags: []tracking.Pair{{Key: attemptTag, Value: string(s.Attempt)}},
+			Experiment: run.Experiment, Name: modelName, Run: run.ID, Tags: []tracking.Pair{{Key: attemptTag, Value: string(s.Attempt)}},
 		})
 		if err != nil {
 			return logged, err

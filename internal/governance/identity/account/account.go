@@ -7,6 +7,8 @@
 //   - secret.go: the grammar of token secrets, checked before anything is asked
 //     of a database.
 //   - authenticate.go: from a secret to a Principal, with the caches.
+//   - person.go: accounts of people who sign in at an identity provider, their groups and
+//     sessions; accounts that are disabled.
 //   - service.go: everything that changes accounts and tokens; Bootstrap makes
 //     the first administrator.
 //   - upkeep.go: Flush, the loop body that writes last uses and removes old attempt tokens.
@@ -40,6 +42,24 @@ type Account struct {
 	Project   project.Name `json:"project,omitempty"`
 	CreatedAt time.Time    `json:"created_at"`
 	CreatedBy string       `json:"created_by"`
+	External
+	// DisabledAt is since when the account's tokens do not work; zero where they do.
+	DisabledAt     time.Time `json:"disabled_at,omitzero"`
+	DisabledReason string    `json:"disabled_reason,omitempty"`
+}
+
+// External is what an account has from an identity provider; the zero External is a local
+// account.
+type External struct {
+	Provider string `json:"provider,omitempty"` // its name in the configuration
+	// Issuer and Subject are whom the account is for, and no other account is.
+	Issuer      string `json:"issuer,omitempty"`
+	Subject     string `json:"subject,omitempty"`
+	DisplayName string `json:"display_name,omitempty"`
+	Email       string `json:"email,omitempty"` // to reach the person; it proves nothing
+	// ProvedUntil is when the account's tokens stop working, unless the provider confirms
+	// the person before.
+	ProvedUntil time.Time `json:"proved_until,omitzero"`
 }
 
 // Token is what is known of a token; its secret is not.
@@ -66,6 +86,10 @@ type Token struct {
 	LastUsedAt time.Time `json:"last_used_at,omitzero"`
 	RevokedAt  time.Time `json:"revoked_at,omitzero"`
 	RevokedBy  string    `json:"revoked_by,omitempty"`
+	// HolderUntil is how long the account's tokens work; zero is for ever. HolderDisabled is
+	// since when they do not. Both are set where a token is looked up by its secret.
+	HolderUntil    time.Time `json:"-"`
+	HolderDisabled time.Time `json:"-"`
 	// State is set in lists: whether the token works.
 	State TokenState `json:"state,omitempty"`
 }

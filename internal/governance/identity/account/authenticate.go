@@ -74,6 +74,9 @@ func (s *Service) lookup(ctx context.Context, d digest) (*entry, rejection, erro
 	if err == nil && !t.RevokedAt.IsZero() {
 		refused = rejection{why: "revoked"}.of(t)
 		err = fault.New(fault.NotFound, "revoked")
+	} else if err == nil && !t.HolderDisabled.IsZero() {
+		refused = rejection{why: "of a disabled account"}.of(t)
+		err = fault.New(fault.NotFound, "disabled")
 	}
 	if fault.Is(err, fault.NotFound) {
 		s.unknown.Add(d, unknown{refused, read})
@@ -83,6 +86,9 @@ func (s *Service) lookup(ctx context.Context, d digest) (*entry, rejection, erro
 		return nil, refused, err
 	}
 	e := &entry{token: t.ID, principal: t.principal(), expires: t.ExpiresAt, read: read, expired: rejection{why: "expired"}.of(t)}
+	if until := t.HolderUntil; !until.IsZero() && until.Before(e.expires) {
+		e.expires, e.expired = until, rejection{why: "of a person whom the identity provider has not confirmed since " + until.Format(time.RFC3339)}.of(t)
+	}
 	e.lastUsed.Store(t.LastUsedAt.Unix())
 	s.remember(d, e, generation)
 	return e, rejection{}, nil
@@ -124,7 +130,7 @@ func (t Token) principal() identity.Principal {
 		kind = identity.Service
 	case AttemptToken:
 		kind = identity.Attempt
-	case FirstRun, UserToken:
+	case FirstRun, UserToken, SessionToken:
 	}
 	return identity.Principal{Kind: kind, ID: t.Principal, Name: t.Name, Project: t.Project, Behalf: t.Behalf, Bound: t.Bound, Token: t.ID, Scopes: t.Scopes, Expires: t.ExpiresAt}
 }
@@ -143,6 +149,20 @@ func (s *Service) forget(tokens []Token) {
 			s.known.Remove(d)
 		}
 	}
+}
+
+// forgetHolder drops the tokens of an account from the cache, now that it is disabled or
+// enabled.
+func (s *Service) forgetHolder(principal string) {
+	s.cacheMu.Lock()
+	defer s.cacheMu.Unlock()
+	s.revocations++
+	for _, d := range s.known.Keys() {
+		if e, ok := s.known.Peek(d); ok && e.principal.ID == principal {
+			s.known.Remove(d)
+		}
+	}
+	s.unknown.Purge()
 }
 
 // clock is a wall clock that does not go back.

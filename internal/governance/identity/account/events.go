@@ -6,8 +6,12 @@ import "github.com/falaj-ml/falaj/internal/governance/project"
 const (
 	AccountCreated = "account.created" // body: Account
 	AccountDeleted = "account.deleted" // body: Account
-	TokenCreated   = "token.created"   // body: TokenEvent
-	TokenRevoked   = "token.revoked"   // body: TokenEvent
+
+	AccountDisabled = "account.disabled" // body: Account
+	AccountEnabled  = "account.enabled"  // body: Account
+
+	TokenCreated = "token.created" // body: TokenEvent
+	TokenRevoked = "token.revoked" // body: TokenEvent
 )
 
 // TokenEvent tells of a token.

@@ -22,9 +22,10 @@ const (
 	UserToken    Kind = "usr"
 	ServiceToken Kind = "svc"
 	AttemptToken Kind = "att"
+	SessionToken Kind = "ses" // of a sign-in at an identity provider
 )
 
-var kinds = []Kind{FirstRun, UserToken, ServiceToken, AttemptToken}
+var kinds = []Kind{FirstRun, UserToken, ServiceToken, AttemptToken, SessionToken}
 
 // A secret is "flj_", the kind, "_", 43 base62 digits of 256 random bits and 6
 // of the CRC-32 of all that comes before. The checksum keeps typing mistakes

@@ -516,29 +516,38 @@ func (s *Service) IssueIn(ctx context.Context, tx *store.Tx, d Draft) (Token, st
 	if err != nil {
 		return Token{}, "", err
 	}
-	live, err := s.cfg.Store.CountLive(ctx, tx, a.ID, s.clock.now())
-	if err != nil {
+	if err := s.room(ctx, tx, a); err != nil {
 		return Token{}, "", err
-	}
-	if live >= s.cfg.MaxTokens {
-		return Token{}, "", share.Refused("tokens", fmt.Sprintf("%s %s has %d live tokens, at most %d are allowed", a.Kind, a.Name, live, s.cfg.MaxTokens),
-			"Revoke one with \"falaj token revoke ID\", or ask the operator to raise limits.tokens.", 0)
 	}
 	t := Token{Kind: UserToken, Principal: a.ID, Name: a.Name, Label: spec.Label, Project: spec.Project, Scopes: spec.Scopes, Parent: p.Token}
 	if a.Kind == identity.Service {
 		t.Kind = ServiceToken
 	}
+	session := false
 	if t.Parent != "" {
 		// Revoked in the meantime is revoked: the cache of this process may lag.
 		parent, err := s.cfg.Store.Token(ctx, tx, t.Parent)
 		if err != nil || !parent.Live(s.clock.now()) {
 			return Token{}, "", errors.Join(err, errBearer())
 		}
+		session = parent.Kind == SessionToken
 	}
-	if a.ID == p.ID {
+	if session { // it ends with the day; the account's tokens end with the account
+		t.Parent = ""
+	} else if a.ID == p.ID {
 		t.ExpiresAt = p.Expires
 	}
 	return s.issue(ctx, tx, t, spec.TTL)
+}
+
+// room refuses one more token to an account that has too many.
+func (s *Service) room(ctx context.Context, tx *store.Tx, a Account) error {
+	live, err := s.cfg.Store.CountLive(ctx, tx, a.ID, s.clock.now())
+	if err != nil || live < s.cfg.MaxTokens {
+		return err
+	}
+	return share.Refused("tokens", fmt.Sprintf("%s %s has %d live tokens, at most %d are allowed", a.Kind, a.Name, live, s.cfg.MaxTokens),
+		"Revoke one with \"falaj token revoke ID\", or ask the operator to raise limits.tokens.", 0)
 }
 
 // present is the holder of a token, made now when it is not there and was to be.

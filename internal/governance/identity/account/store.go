@@ -15,6 +15,9 @@ type Store interface {
 	InsertAccount(ctx context.Context, tx *store.Tx, a Account) error
 	Account(ctx context.Context, tx *store.Tx, id string) (Account, error)
 	AccountByName(ctx context.Context, tx *store.Tx, kind identity.Kind, in project.Name, name string) (Account, error)
+	AccountBySubject(ctx context.Context, tx *store.Tx, issuer, subject string) (Account, error)
+	SetExternal(ctx context.Context, tx *store.Tx, id string, e External) error
+	SetDisabled(ctx context.Context, tx *store.Tx, id string, at time.Time, reason string) error
 	// Accounts lists by id, after a given id: all of the installation for the
 	// empty project, else the project's service accounts.
 	Accounts(ctx context.Context, tx *store.Tx, in project.Name, after string, limit int) ([]Account, error)
@@ -26,9 +29,11 @@ type Store interface {
 
 	InsertToken(ctx context.Context, tx *store.Tx, t Token, hash []byte) error
 	Token(ctx context.Context, tx *store.Tx, id string) (Token, error)
-	// TokenByHash also gives the highest time that RaiseClock was told.
+	// TokenByHash also gives the highest time that RaiseClock was told, and what the token's
+	// account allows it.
 	TokenByHash(ctx context.Context, tx *store.Tx, hash []byte) (t Token, clock time.Time, err error)
 	Tokens(ctx context.Context, tx *store.Tx, sel Selection) ([]Token, error)
+	// CountLive counts the live tokens of a principal without its sessions.
 	CountLive(ctx context.Context, tx *store.Tx, principal string, at time.Time) (int, error)
 	// NextExpiry is when the next live token of a kind expires; zero where there is none.
 	NextExpiry(ctx context.Context, tx *store.Tx, kind Kind, now time.Time) (time.Time, error)
@@ -65,6 +70,12 @@ type Grants interface {
 	// fault.Conflict when that would leave the installation without an
 	// administrator.
 	Drop(ctx context.Context, tx *store.Tx, principal string) ([]project.Grant, error)
+	// Admins lists who administers the installation, without groups.
+	Admins(ctx context.Context, tx *store.Tx) ([]string, error)
+	// SetGroups makes these the groups of a principal at a provider, and gives back which
+	// came and which went, as grants name them.
+	SetGroups(ctx context.Context, tx *store.Tx, principal, provider string, names []string, at time.Time) (came, went []string, err error)
+	GroupsOf(ctx context.Context, tx *store.Tx, principal string) ([]string, error)
 	// One is the project, or fault.NotFound.
 	One(ctx context.Context, tx *store.Tx, name project.Name) (project.Project, error)
 }

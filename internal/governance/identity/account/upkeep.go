@@ -10,6 +10,7 @@ import (
 const (
 	coarse      = time.Minute // resolution of a token's last use
 	keepAttempt = 7 * 24 * time.Hour
+	keepSession = 30 * 24 * time.Hour
 	pruneBatch  = 1000
 	pruneEvery  = time.Hour // it reads every token that is kept
 )
@@ -66,10 +67,11 @@ func (s *Service) prune(ctx context.Context, now time.Time) error {
 	if !due {
 		return nil
 	}
-	ended := map[Kind]time.Duration{AttemptToken: keepAttempt}
+	ended := map[Kind]time.Duration{AttemptToken: keepAttempt, SessionToken: keepSession}
 	if s.cfg.KeepEnded > 0 {
 		ended[UserToken], ended[ServiceToken] = s.cfg.KeepEnded, s.cfg.KeepEnded
 		ended[AttemptToken] = min(keepAttempt, s.cfg.KeepEnded)
+		ended[SessionToken] = min(keepSession, s.cfg.KeepEnded)
 	}
 	for kind, age := range ended {
 		for n := pruneBatch; n == pruneBatch; {

@@ -40,12 +40,25 @@ type accountRow struct {
 	Project   string
 	CreatedAt store.Time
 	CreatedBy string
+
+	Provider       string
+	Issuer         string
+	Subject        string
+	DisplayName    string
+	Email          string
+	ProvedUntil    store.Time
+	DisabledAt     store.Time
+	DisabledReason string
 }
 
 func (r accountRow) account() account.Account {
 	return account.Account{
 		ID: r.ID, Kind: identity.Kind(r.Kind), Name: r.Name, Project: project.Name(r.Project),
 		CreatedAt: r.CreatedAt.Time(), CreatedBy: r.CreatedBy,
+		External: account.External{
+			Provider: r.Provider, Issuer: r.Issuer, Subject: r.Subject, DisplayName: r.DisplayName, Email: r.Email, ProvedUntil: r.ProvedUntil.Time(),
+		},
+		DisabledAt: r.DisabledAt.Time(), DisabledReason: r.DisabledReason,
 	}
 }
 
@@ -85,7 +98,30 @@ func (Store) InsertAccount(ctx context.Context, tx *store.Tx, a account.Account)
 	_, err := tx.NewInsert().Model(&accountRow{
 		ID: a.ID, Kind: string(a.Kind), Name: a.Name, Project: string(a.Project),
 		CreatedAt: store.At(a.CreatedAt), CreatedBy: a.CreatedBy,
+		Provider: a.Provider, Issuer: a.Issuer, Subject: a.Subject, DisplayName: a.DisplayName, Email: a.Email, ProvedUntil: store.At(a.ProvedUntil),
+		DisabledAt: store.At(a.DisabledAt), DisabledReason: a.DisabledReason,
 	}).Exec(ctx)
+	return err
+}
+
+// AccountBySubject implements account.Store.
+func (Store) AccountBySubject(ctx context.Context, tx *store.Tx, issuer, subject string) (account.Account, error) {
+	var r accountRow
+	err := tx.NewSelect().Model(&r).Where("issuer = ? AND issuer <> '' AND subject = ?", issuer, subject).Scan(ctx)
+	return r.account(), found(err, "account")
+}
+
+// SetExternal implements account.Store.
+func (Store) SetExternal(ctx context.Context, tx *store.Tx, id string, e account.External) error {
+	_, err := tx.NewUpdate().Model((*accountRow)(nil)).
+		Set("provider = ?, display_name = ?, email = ?, proved_until = ?", e.Provider, e.DisplayName, e.Email, store.At(e.ProvedUntil)).
+		Where("id = ?", id).Exec(ctx)
+	return err
+}
+
+// SetDisabled implements account.Store.
+func (Store) SetDisabled(ctx context.Context, tx *store.Tx, id string, at time.Time, reason string) error {
+	_, err := tx.NewUpdate().Model((*accountRow)(nil)).Set("disabled_at = ?, disabled_reason = ?", store.At(at), reason).Where("id = ?", id).Exec(ctx)
 	return err
 }
 
@@ -180,15 +216,19 @@ func (Store) TokenByHash(ctx context.Context, tx *store.Tx, hash []byte) (accoun
 	var r struct {
 		tokenRow `bun:",extend"`
 
-		Clock store.Time `bun:",scanonly"`
+		Clock    store.Time `bun:",scanonly"`
+		Until    store.Time `bun:",scanonly"`
+		Disabled store.Time `bun:",scanonly"`
 	}
-	err := tx.NewSelect().Model(&r).ColumnExpr("t.*").
+	err := tx.NewSelect().Model(&r).ColumnExpr("t.*").ColumnExpr("COALESCE(a.proved_until, 0) AS until, COALESCE(a.disabled_at, 0) AS disabled").
+		Join("LEFT JOIN identity_account AS a ON a.id = t.principal").
 		ColumnExpr("COALESCE((SELECT at FROM identity_state WHERE name = 'clock'), 0) AS clock").
 		Where("hash = ?", hash).Scan(ctx)
 	if err != nil {
 		return account.Token{}, time.Time{}, found(err, "token")
 	}
 	t, err := r.token()
+	t.HolderUntil, t.HolderDisabled = r.Until.Time(), r.Disabled.Time()
 	return t, r.Clock.Time(), err
 }
 
@@ -221,7 +261,7 @@ func (Store) NextExpiry(ctx context.Context, tx *store.Tx, kind account.Kind, no
 // CountLive implements account.Store.
 func (Store) CountLive(ctx context.Context, tx *store.Tx, principal string, at time.Time) (int, error) {
 	return tx.NewSelect().Model((*tokenRow)(nil)).
-		Where("principal = ? AND revoked_at = 0 AND expires_at > ?", principal, store.At(at)).Count(ctx)
+		Where("principal = ? AND kind <> ? AND revoked_at = 0 AND expires_at > ?", principal, account.SessionToken, store.At(at)).Count(ctx)
 }
 
 // Revoke implements account.Store.

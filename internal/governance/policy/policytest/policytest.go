@@ -84,6 +84,9 @@ type World struct {
 	Secret    string             // of its token
 }
 
+// Provider is the name of the identity provider that a World's grants to groups may name.
+const Provider = "op"
+
 // Migrations are those of the floor.
 func Migrations() []store.Migrations {
 	return []store.Migrations{identitysql.Migrations, projectsql.Migrations, policysql.Migrations, residencysql.Migrations}
@@ -117,7 +120,7 @@ func OpenOn(tb testing.TB, db *store.DB, change ...func(*account.Config)) *World
 	w.Guard = border.NewGuard(w.Journal)
 	w.Tenancy = tenancy.New(tenancy.Config{
 		DB: db, Store: projectsql.Store{}, Roster: w.Roster, Authorizer: w.Authority, Accounts: w.Accounts, Zones: w.Border,
-		Contents: []tenancy.Contents{w.Authority},
+		Contents: []tenancy.Contents{w.Authority}, Provider: func(name string) bool { return name == Provider },
 	})
 	secret, created, err := w.Accounts.Bootstrap(tb.Context())
 	if err != nil {

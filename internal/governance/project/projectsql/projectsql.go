@@ -7,6 +7,7 @@ import (
 	"embed"
 	"encoding/json"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/uptrace/bun"
@@ -153,8 +154,8 @@ func (Store) List(ctx context.Context, tx *store.Tx, v tenancy.Visible, after pr
 	var rows []projectRow
 	q := tx.NewSelect().Model(&rows).Where("p.name > ?", after).Order("p.name").Limit(limit)
 	if v.Member != "" {
-		q.Where(`EXISTS (SELECT 1 FROM project_grant g WHERE g.principal = ? AND
-			(g.object = '' AND g.project IN (p.name, '') OR g.project = p.name AND g.object = 'project/' || p.name))`, v.Member)
+		q.Where(`EXISTS (SELECT 1 FROM project_grant g WHERE (g.principal = ? OR g.principal IN (SELECT member_of FROM project_group_member WHERE principal = ?)) AND
+			(g.object = '' AND g.project IN (p.name, '') OR g.project = p.name AND g.object = 'project/' || p.name))`, v.Member, v.Member)
 	}
 	if v.Only != "" {
 		q.Where("p.name = ?", v.Only)
@@ -239,24 +240,128 @@ func (Store) CountMembers(ctx context.Context, tx *store.Tx, in project.Name) (i
 	return tx.NewSelect().Model((*grantRow)(nil)).Where("project = ?", in).Count(ctx)
 }
 
-// CountAdmins implements tenancy.Store.
+// CountAdmins implements tenancy.Store. Groups do not count: who is in them is the
+// provider's business.
 func (Store) CountAdmins(ctx context.Context, tx *store.Tx) (int, error) {
 	var n int
 	err := tx.NewSelect().Model((*grantRow)(nil)).ColumnExpr("COUNT(DISTINCT principal)").
-		Where("project = '' AND role = ?", project.Admin).Scan(ctx, &n)
+		Where("project = '' AND role = ? AND principal NOT LIKE 'group/%'", project.Admin).Scan(ctx, &n)
 	return n, err
 }
 
-// GrantsOf implements tenancy.Store.
+// Admins implements account.Grants.
+func (Store) Admins(ctx context.Context, tx *store.Tx) (principals []string, err error) {
+	err = tx.NewSelect().Model((*grantRow)(nil)).ColumnExpr("DISTINCT principal").
+		Where("project = '' AND role = ? AND principal NOT LIKE 'group/%'", project.Admin).Scan(ctx, &principals)
+	return principals, err
+}
+
+// GrantsOf implements tenancy.Store: those of the principal and of its groups. One of a
+// group counts from when the principal was in it.
 func (Store) GrantsOf(ctx context.Context, tx *store.Tx, principal string) ([]project.Grant, error) {
+	var rows []struct {
+		grantRow `bun:",extend"`
+
+		Since store.Time `bun:",scanonly"`
+	}
+	err := tx.NewSelect().Model(&rows).ColumnExpr("g.*").ColumnExpr("COALESCE(m.since, 0) AS since").
+		Join("LEFT JOIN project_group_member AS m ON m.member_of = g.principal AND m.principal = ?", principal).
+		Where("g.principal = ? OR m.principal IS NOT NULL", principal).Order("g.project", "g.name").Scan(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]project.Grant, len(rows))
+	for i, r := range rows {
+		r.CreatedAt = max(r.CreatedAt, r.Since)
+		list[i] = r.grant()
+	}
+	return list, nil
+}
+
+// granted lists the grants to the principal itself.
+func granted(ctx context.Context, tx *store.Tx, principal string) ([]project.Grant, error) {
 	var rows []grantRow
 	err := tx.NewSelect().Model(&rows).Where("principal = ?", principal).Order("project", "name").Scan(ctx)
 	return grants(rows), err
 }
 
+// SetGroups implements account.Grants: it makes these the groups of the principal at the
+// provider, and gives back which came and which went.
+func (Store) SetGroups(ctx context.Context, tx *store.Tx, principal, provider string, names []string, at time.Time) (came, went []string, err error) {
+	var was []string
+	all := project.Group(provider, "")
+	if err := tx.NewRaw("SELECT member_of FROM project_group_member WHERE principal = ? AND substr(member_of, 1, ?) = ?", principal, len(all), all).Scan(ctx, &was); err != nil {
+		return nil, nil, err
+	}
+	had := make(map[string]bool, len(was))
+	for _, g := range was {
+		had[g] = true
+	}
+	var rows []groupMemberRow
+	for _, name := range names {
+		g := project.Group(provider, name)
+		if _, known := had[g]; !known {
+			came = append(came, g)
+			rows = append(rows, groupMemberRow{Principal: principal, MemberOf: g, Since: store.At(at)})
+		}
+		had[g] = false // stays
+	}
+	for g, gone := range had {
+		if gone {
+			went = append(went, g)
+		}
+	}
+	slices.Sort(went)
+	for part := range slices.Chunk(went, 500) {
+		if err := rememberGroups(ctx, tx, "m.principal = ? AND m.member_of IN (?)", principal, bun.List(part)); err != nil {
+			return nil, nil, err
+		}
+		if _, err := tx.NewDelete().Model((*groupMemberRow)(nil)).Where("principal = ? AND member_of IN (?)", principal, bun.List(part)).Exec(ctx); err != nil {
+			return nil, nil, err
+		}
+	}
+	for part := range slices.Chunk(rows, 500) {
+		if _, err := tx.NewInsert().Model(&part).On("CONFLICT (principal, member_of) DO NOTHING").Exec(ctx); err != nil {
+			return nil, nil, err
+		}
+	}
+	return came, went, nil
+}
+
+// GroupsOf implements account.Grants.
+func (Store) GroupsOf(ctx context.Context, tx *store.Tx, principal string) (groups []string, err error) {
+	err = tx.NewRaw("SELECT member_of FROM project_group_member WHERE principal = ? ORDER BY member_of", principal).Scan(ctx, &groups)
+	return groups, err
+}
+
+// HasOthers reports whether a group has a member beside these.
+func (Store) HasOthers(ctx context.Context, tx *store.Tx, group string, beside []string) (bool, error) {
+	q := tx.NewSelect().Model((*groupMemberRow)(nil)).Where("member_of = ?", group)
+	if len(beside) > 0 {
+		q.Where("principal NOT IN (?)", bun.List(beside))
+	}
+	return q.Exists(ctx)
+}
+
+type groupMemberRow struct {
+	bun.BaseModel `bun:"table:project_group_member,alias:m"`
+
+	Principal string `bun:",pk"`
+	MemberOf  string `bun:",pk"`
+	Since     store.Time
+}
+
+// rememberGroups keeps the grants that a person loses with a group, for Former.
+func rememberGroups(ctx context.Context, tx *store.Tx, where string, args ...any) error {
+	_, err := tx.NewRaw(`INSERT INTO project_former (project, principal, role, object, ended_at)
+		SELECT g.project, m.principal, g.role, g.object, ? FROM project_group_member m JOIN project_grant g ON g.principal = m.member_of WHERE `+where,
+		append([]any{store.At(time.Now())}, args...)...).Exec(ctx)
+	return err
+}
+
 // Drop implements account.Grants.
 func (s Store) Drop(ctx context.Context, tx *store.Tx, principal string) ([]project.Grant, error) {
-	dropped, err := s.GrantsOf(ctx, tx, principal)
+	dropped, err := granted(ctx, tx, principal)
 	if err != nil {
 		return nil, err
 	}
@@ -264,6 +369,12 @@ func (s Store) Drop(ctx context.Context, tx *store.Tx, principal string) ([]proj
 		return nil, err
 	}
 	if _, err := tx.NewDelete().Model((*grantRow)(nil)).Where("principal = ?", principal).Exec(ctx); err != nil {
+		return nil, err
+	}
+	if err := rememberGroups(ctx, tx, "m.principal = ?", principal); err != nil {
+		return nil, err
+	}
+	if _, err := tx.NewDelete().Model((*groupMemberRow)(nil)).Where("principal = ?", principal).Exec(ctx); err != nil {
 		return nil, err
 	}
 	for _, g := range dropped {

@@ -2,7 +2,10 @@ package tenancy
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
+	"slices"
 	"strings"
 	"time"
 
@@ -65,6 +68,11 @@ func (s *Service) takesTwo(ctx context.Context, r GrantRequest) error {
 	p := identity.From(ctx)
 	own := false
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
+		if _, _, ok := project.CutGroup(r.Spec.Principal); ok {
+			groups, err := s.cfg.Store.GroupsOf(ctx, tx, p.ID)
+			own = slices.Contains(groups, r.Spec.Principal)
+			return err
+		}
 		a, err := s.cfg.Accounts.Resolve(ctx, tx, r.Project, r.Spec.Principal)
 		if err != nil {
 			return err
@@ -78,7 +86,7 @@ func (s *Service) takesTwo(ctx context.Context, r GrantRequest) error {
 	}
 	return s.cfg.TwoPeople.Ask(ctx, policy.Act{
 		Kind: "grant", Action: "member.grant", Object: policy.Object{Project: string(r.Project), Kind: "grant", Name: r.Name}, Payload: r,
-		Summary: "open " + r.Spec.Object + " to " + r.Spec.Principal + " as " + string(r.Spec.Role) + ", an account of the requester",
+		Summary: "open " + r.Spec.Object + " to " + r.Spec.Principal + " as " + string(r.Spec.Role) + ", an account or group of the requester",
 	})
 }
 
@@ -114,15 +122,12 @@ func (s *Service) grantIn(ctx context.Context, tx *store.Tx, r GrantRequest) (pr
 			return none, "", err
 		}
 	}
-	a, err := s.cfg.Accounts.Resolve(ctx, tx, r.Project, r.Spec.Principal)
+	principal, err := s.principal(ctx, tx, r)
 	if err != nil {
 		return none, "", err
 	}
-	if a.Project != "" && a.Project != r.Project {
-		return none, "", fault.New(fault.Invalid, "service %s belongs to project %s and can have roles there only", a.Name, a.Project)
-	}
 	g := project.Grant{
-		Project: r.Project, Name: r.Name, Principal: a.ID, Role: r.Spec.Role, Object: r.Spec.Object,
+		Project: r.Project, Name: r.Name, Principal: principal, Role: r.Spec.Role, Object: r.Spec.Object,
 		CreatedAt: s.cfg.Now().UTC().Truncate(time.Microsecond), CreatedBy: identity.From(ctx).ID,
 	}
 	if g.Name == "" {
@@ -160,6 +165,26 @@ func (s *Service) grantIn(ctx context.Context, tx *store.Tx, r GrantRequest) (pr
 		}
 	}
 	return g, change, s.record(ctx, tx, "member.grant", MemberGranted, "", g)
+}
+
+// principal is who a request gives the role to: an account's id, or a group as it is
+// written. A group need not have a member yet.
+func (s *Service) principal(ctx context.Context, tx *store.Tx, r GrantRequest) (string, error) {
+	if provider, _, ok := project.CutGroup(r.Spec.Principal); ok {
+		if s.cfg.Provider == nil || !s.cfg.Provider(provider) {
+			return "", fault.New(fault.NotFound, "identity provider %s is not configured", provider).
+				WithHint("Name one of identity.providers in the server's configuration.")
+		}
+		return r.Spec.Principal, nil
+	}
+	a, err := s.cfg.Accounts.Resolve(ctx, tx, r.Project, r.Spec.Principal)
+	if err != nil {
+		return "", err
+	}
+	if a.Project != "" && a.Project != r.Project {
+		return "", fault.New(fault.Invalid, "service %s belongs to project %s and can have roles there only", a.Name, a.Project)
+	}
+	return a.ID, nil
 }
 
 // Enrolment is what a program or a colleague needs to begin.
@@ -236,6 +261,43 @@ func (s *Service) Members(ctx context.Context, in project.Name, pageToken string
 	return grants, next, err
 }
 
+// Standing is an account with what it may do, and why.
+type Standing struct {
+	account.Account
+	Groups []string        `json:"groups,omitempty" doc:"Groups at the identity provider, as grants name them"`
+	Grants []project.Grant `json:"grants" doc:"Grants to the account and to its groups; principal says to which"`
+}
+
+// Standing is an account, named as for account.Resolve, with its groups and grants. Needs
+// member.read where the account is; one's own needs none. Error: fault.NotFound.
+func (s *Service) Standing(ctx context.Context, in project.Name, ref string) (Standing, error) {
+	var out Standing
+	who := identity.From(ctx)
+	if own := ref == string(who.Kind)+"/"+who.Name && who.Project == "" && in == ""; !own {
+		a, err := s.cfg.Accounts.Account(ctx, in, ref)
+		if err != nil {
+			return out, err
+		}
+		out.Account = a
+	}
+	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		if out.ID == "" {
+			if out.Account, err = s.cfg.Accounts.Resolve(ctx, tx, "", who.ID); err != nil {
+				return err
+			}
+		}
+		if out.Groups, err = s.cfg.Store.GroupsOf(ctx, tx, out.ID); err != nil {
+			return err
+		}
+		out.Grants, err = s.cfg.Store.GrantsOf(ctx, tx, out.ID)
+		return err
+	})
+	if out.Grants == nil {
+		out.Grants = []project.Grant{}
+	}
+	return out, err
+}
+
 // keepAdmin refuses to lose the last administrator, after was is gone.
 func (s *Service) keepAdmin(ctx context.Context, tx *store.Tx, was project.Grant) error {
 	if was.Project != "" || was.Role != project.Admin {
@@ -259,7 +321,11 @@ func KeepAdmin(ctx context.Context, tx *store.Tx, admins interface {
 }
 
 func (s *Service) record(ctx context.Context, tx *store.Tx, action, name, reason string, g project.Grant) error {
-	tx.OnCommit(func() { s.cfg.Roster.Forget(g.Principal) })
+	whose := g.Principal
+	if g.From() != "" {
+		whose = "" // everybody in it
+	}
+	tx.OnCommit(func() { s.cfg.Roster.Forget(whose) })
 	detail := map[string]any{"principal": g.Principal, "role": g.Role}
 	if g.Object != "" {
 		detail["object"] = g.Object
@@ -270,10 +336,14 @@ func (s *Service) record(ctx context.Context, tx *store.Tx, action, name, reason
 	return event.Publish(ctx, tx, string(g.Project), name, g)
 }
 
-// grantName is "engineer-usr_01j…", with the object's kind and name between
+// grantName is "engineer-usr_01j…", or "engineer-group-keycloak-1a2b3c4d" for a group, with the object's kind and name between
 // where there is one, cut to what a name may have.
 func grantName(g project.Grant) string {
 	who := strings.ToLower(g.Principal)
+	if provider, _, ok := project.CutGroup(g.Principal); ok { // whose name may be long, and hardly a name of ours
+		sum := sha256.Sum256([]byte(g.Principal))
+		who = "group-" + provider[:min(len(provider), 20)] + "-" + hex.EncodeToString(sum[:4])
+	}
 	if g.Object == "" {
 		return string(g.Role) + "-" + who
 	}

@@ -47,6 +47,8 @@ type Config struct {
 	TwoPeople  policy.TwoPeople // says when a grant takes two people; nil: never
 	// Contents are asked before a project is deleted; see also Register.
 	Contents []Contents
+	// Provider reports whether an identity provider of the name is configured; nil: none is.
+	Provider func(name string) bool
 	Now      func() time.Time // default time.Now
 }
 

@@ -29,7 +29,10 @@ type Store interface {
 	CountMembers(ctx context.Context, tx *store.Tx, in project.Name) (int, error)
 	// CountAdmins counts the principals who administer the installation.
 	CountAdmins(ctx context.Context, tx *store.Tx) (int, error)
+	// GrantsOf lists the grants of the principal and of its groups.
 	GrantsOf(ctx context.Context, tx *store.Tx, principal string) ([]project.Grant, error)
+	// GroupsOf lists the groups of the principal, as grants name them.
+	GroupsOf(ctx context.Context, tx *store.Tx, principal string) ([]string, error)
 }
 
 // Visible says which projects a caller may read, in words that SQL understands.
@@ -43,6 +46,7 @@ type Visible struct {
 // Accounts is what tenancy needs of accounts; account.Service has it.
 type Accounts interface {
 	Resolve(ctx context.Context, tx *store.Tx, in project.Name, ref string) (account.Account, error)
+	Account(ctx context.Context, in project.Name, ref string) (account.Account, error)
 	Maker(ctx context.Context, tx *store.Tx, principal string) (string, error)
 	RevokeBoundIn(ctx context.Context, tx *store.Tx, in project.Name) error
 	Draft(ctx context.Context, spec account.TokenSpec) (account.Draft, error)
