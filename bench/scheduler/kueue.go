@@ -120,7 +120,7 @@ func (g generator) play(ctx context.Context) (took time.Duration, steps int, err
 		d.Queues = append(d.Queues, scheduler.Queue{Name: strconv.Itoa(c)})
 		for q := range g.queues {
 			d.Queues = append(d.Queues, scheduler.Queue{
-				Name: fmt.Sprintf("%d.%d", c, q), Parent: strconv.Itoa(c), Quota: resource.LimitOf(resource.Amount{CPU: resource.Cores(nominalQuota)}), Borrow: &borrow, Patient: true,
+				Name: fmt.Sprintf("%d.%d", c, q), Parent: strconv.Itoa(c), Quota: resource.LimitOf(resource.Amount{CPU: resource.Cores(nominalQuota)}), Borrow: &borrow, NeverPreempts: true,
 			})
 		}
 	}

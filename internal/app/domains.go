@@ -18,6 +18,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/compute/computesql"
 	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/compute/engine/local"
+	"github.com/falaj-ml/falaj/internal/compute/inspect"
 	"github.com/falaj-ml/falaj/internal/compute/provisioner"
 	"github.com/falaj-ml/falaj/internal/compute/provisioner/simulated"
 	"github.com/falaj-ml/falaj/internal/config"
@@ -29,6 +30,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset/source/files"
 	"github.com/falaj-ml/falaj/internal/environment"
 	"github.com/falaj-ml/falaj/internal/environment/environmentsql"
+	"github.com/falaj-ml/falaj/internal/environment/image"
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
@@ -76,6 +78,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/training/checkpoint"
 	"github.com/falaj-ml/falaj/internal/training/optimize"
 	"github.com/falaj-ml/falaj/internal/training/score"
+	"github.com/falaj-ml/falaj/internal/training/source"
 	"github.com/falaj-ml/falaj/internal/training/trainingsql"
 	"github.com/falaj-ml/falaj/internal/tuning"
 	"github.com/falaj-ml/falaj/internal/tuning/sweep"
@@ -153,15 +156,13 @@ type parts struct {
 type workloads struct {
 	*compute.Workloads
 	*compute.Programs
+	inspect.Inspector
 	*compute.Queues
-	*pools
+	*compute.Pools
 }
 
-// pools is compute.Pools, embedded by a name that does not hide its method Pools.
-type pools = compute.Pools
-
 func (p *parts) workloads() workloads {
-	return workloads{p.compute.Workloads, p.compute.Programs, p.compute.Queues, p.compute.Pools}
+	return workloads{p.compute.Workloads, p.compute.Programs, inspect.Inspector{Programs: p.compute.Programs}, p.compute.Queues, p.compute.Pools}
 }
 
 func (p *parts) domains() httpapi.Domains {
@@ -193,7 +194,7 @@ func (a *App) openCompute(ctx context.Context) error {
 		return fault.Wrap(err, "isolation")
 	}
 	facts, accelerators := a.machine(ctx)
-	amount, err := compute.Machine(facts)
+	amount, err := facts.Allocatable()
 	if err != nil {
 		return err
 	}
@@ -251,7 +252,7 @@ func (a *App) openCompute(ctx context.Context) error {
 		DB: a.db, Store: environmentsql.Store{}, Authorizer: a.authorizer, Compute: a.workloads(),
 		Dir: filepath.Join(a.cfg.Data, "environments"), Cache: filepath.Join(a.cfg.Data, "cache", "uv"), Path: a.world.Path,
 		UV: a.cfg.UVPath(), Index: index.Index, Indexes: indexes, Hosts: index.Hosts, CA: a.cfg.Environments.CA, Python: a.cfg.Environments.Interpreters,
-		Isolation: scheduler.Isolation(a.cfg.Isolation), Timeout: timeout, Images: a.images, Containers: containers, Kinds: kinds, Log: a.log,
+		Builds: compute.Request{Isolation: scheduler.Isolation(a.cfg.Isolation), Timeout: timeout}, Images: a.images, Containers: image.Runs, Kinds: kinds, Log: a.log,
 	})
 	a.onClose(a.environments.Close)
 	return nil
@@ -417,7 +418,7 @@ func (a *App) openTraining(ctx context.Context) error {
 	a.training = training.New(training.Config{
 		DB: a.db, Store: trainingsql.Store{}, Authorizer: a.authorizer, Journal: a.journal, Compute: a.workloads(),
 		Environments: a.environments, Data: data, Tables: jobs.Tables{Data: data, Dir: a.cfg.TablesDir()}, Runs: jobs.Runs{Tracking: a.tracking, Features: a.features.OfflineReads, Registry: a.registry.Versions},
-		Models: jobs.Models{Tracking: a.tracking, Registry: a.registry}, Rows: jobs.Rows{Datasets: a.datasets, Files: files.Driver{}}, Tokens: jobs.Tokens{Accounts: a.accounts}, Secrets: a.secrets, Sources: training.BlobSources{Store: a.blobs}, Checkpoints: a.checkpoints, LogFiles: jobs.LogFiles{Artifacts: a.tracking.Artifacts},
+		Models: jobs.Models{Tracking: a.tracking, Registry: a.registry}, Rows: jobs.Rows{Datasets: a.datasets, Files: files.Driver{}}, Tokens: jobs.Tokens{Accounts: a.accounts}, Secrets: a.secrets, Sources: source.Blobs{Store: a.blobs}, Checkpoints: a.checkpoints, LogFiles: jobs.LogFiles{Artifacts: a.tracking.Artifacts},
 		Dir: dir, Network: a.cfg.Jobs.Network, MaxAlive: a.cfg.Limits.QueuedJobs, GrowAfter: growAfter, Sizes: scheduler.Policy(a.cfg.Scheduler.Policy) == scheduler.Goodput, Isolation: scheduler.Isolation(a.cfg.Isolation), Log: a.log,
 		Worker: a.cfg.WorkerPath(), Measure: a.measure, MaxOutput: config.Bytes(a.cfg.Jobs.Disk.Output), Room: a.storeRoom(),
 		Keep: config.Kept(a.cfg.Retention.Jobs), Traces: jobTraces{a.tracking.Retention, a.compute.Records},

@@ -89,7 +89,7 @@ func (a *App) housekeeping(ctx context.Context) error {
 			_, models := a.registry.Maintenance.Sweep(ctx, p)
 			_, versions := a.datasets.Maintenance.Expire(ctx, p)
 			_, tables := a.datasets.Tables.Sweep(ctx, p)
-			_, sources := a.training.SourceArchives.SweepSources(ctx, p, pruning)
+			_, sources := a.training.SourceArchives.Sweep(ctx, p, pruning)
 			return errors.Join(a.pruneRuns(ctx, p, pruning), sources, runs, models, versions, tables, a.checkpoints.CollectProject(ctx, p))
 		}))
 	}}

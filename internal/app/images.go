@@ -1,8 +1,6 @@
 package app
 
 import (
-	"os"
-	"os/exec"
 	"path/filepath"
 
 	"github.com/falaj-ml/falaj/internal/config"
@@ -20,15 +18,4 @@ func (a *App) openImages() (err error) {
 		Admit: a.cfg.CheckFree,
 	})
 	return fault.Wrap(err, "images")
-}
-
-// containers says why this machine runs no images.
-func containers() error {
-	if os.Geteuid() != 0 {
-		return fault.New(fault.Unsupported, "it runs no images: the server is not root there")
-	}
-	if _, err := exec.LookPath("runc"); err != nil {
-		return fault.New(fault.Unsupported, "it runs no images: runc is not installed there (Debian: apt-get install runc)")
-	}
-	return nil
 }

@@ -23,5 +23,5 @@ func (l lateSteps) Begin(ctx context.Context, s dataset.Step) error {
 
 // Stable implements score.Deployments.
 func (l lateStable) Stable(ctx context.Context, p project.Name, name, ref string) (score.Target, error) {
-	return deployments.Stable{Deployments: l.a.serving.Deployments, Datasets: l.a.datasets, Features: l.a.features.OfflineReads}.Stable(ctx, p, name, ref)
+	return deployments.StableVersions{Deployments: l.a.serving.Deployments, Datasets: l.a.datasets, Features: l.a.features.OfflineReads}.Stable(ctx, p, name, ref)
 }

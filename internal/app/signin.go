@@ -23,7 +23,7 @@ func (a *App) openSignIn() error {
 		if err != nil {
 			return err
 		}
-		providers = append(providers, a.cfg.LoginProvider(name, secret, roots))
+		providers = append(providers, a.cfg.LoginProvider(name, secret, roots, a.log))
 	}
 	var err error
 	if a.signIn, err = signin.New(signin.Config{

@@ -6,10 +6,12 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/tracking/trackingsql"
 	"github.com/falaj-ml/falaj/internal/training"
+	"github.com/falaj-ml/falaj/internal/training/source"
 	"github.com/falaj-ml/falaj/internal/training/trainingsql"
 	"github.com/falaj-ml/falaj/internal/tuning"
 	"github.com/falaj-ml/falaj/internal/tuning/sweep"
@@ -26,7 +28,7 @@ func (a *App) openSweeps(context.Context) error {
 	loop := a.every(300*time.Millisecond, "sweeps", a.sweeps.RunOnce)
 	ended := event.Subscribe(a.db, event.Config{
 		Name: "sweeps", Names: []string{training.JobFinished}, FromNow: true, Logger: a.log,
-		Handle: func(context.Context, event.Event) error { loop.Wake(); return nil },
+		HandleTx: sweeps.JobEnded(a.tuning, loop.Wake),
 	})
 	a.group.Add(ended.Service())
 	return nil
@@ -37,7 +39,11 @@ type sweepJobs struct {
 	*training.Submission
 	*training.Jobs
 	*training.Control
-	*training.SourceArchives
+	archives *source.Archives
+}
+
+func (j sweepJobs) CheckSource(ctx context.Context, p project.Name, digest string) error {
+	return j.archives.Check(ctx, p, digest)
 }
 
 // driven reports whether a study is a sweep's.

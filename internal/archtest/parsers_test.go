@@ -27,6 +27,7 @@ var notParsers = map[string]string{
 	"internal/compute/engine/kube":           "the administrator's cluster",
 	"internal/compute/engine/ray":            "packs",
 	"internal/training/checkpoint":           "packs",
+	"internal/environment/python":            "writes",
 	"internal/worker/agent":                  "packs, and unpacks by internal/worker/archive",
 	"internal/monitoring/alert":              "writes",
 	"internal/feature":                       "writes",

@@ -166,6 +166,50 @@ func TestContexts(t *testing.T) {
 	}
 }
 
+// TestLoginSetsTheProject: a token that is bound to a project sets that of the context.
+func TestLoginSetsTheProject(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		bound := ""
+		if strings.HasSuffix(r.Header.Get("Authorization"), "bound") {
+			bound = `,"project":"nyc"`
+		}
+		_, _ = w.Write([]byte(`{"id":"user/alice"` + bound + `}`))
+	}))
+	t.Cleanup(s.Close)
+	for _, c := range []struct {
+		token, flag, project string
+		code                 int
+	}{
+		{"bound", "", "nyc", 0},
+		{"bound", "nyc", "nyc", 0},
+		{"bound", "other", "", 2},
+		{"free", "", "", 0},
+		{"free", "other", "other", 0},
+	} {
+		d := newDesk(t)
+		args := []string{"login", "--server", s.URL}
+		if c.flag != "" {
+			args = append(args, "--project", c.flag)
+		}
+		code, out := d.run(c.token+"\n", nil, args...)
+		if code != c.code || code == 0 && strings.Contains(out, "Project: ") != (c.project != "") || code != 0 && !strings.Contains(out, "bound to project nyc") {
+			t.Fatalf("%+v: exit %d: %s", c, code, out)
+		}
+		if code != 0 {
+			continue
+		}
+		b, err := os.ReadFile(filepath.Join(d.home, ".config", "falaj", "credentials.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var kept credentials
+		if err := json.Unmarshal(b, &kept); err != nil || kept.Project != c.project {
+			t.Errorf("%+v: the context has project %q, %v", c, kept.Project, err)
+		}
+	}
+}
+
 // TestPrivateContexts: the file with the tokens is for its user alone, is written past a link that
 // somebody made, and what is no plain file is neither waited for nor used.
 func TestPrivateContexts(t *testing.T) {

@@ -68,17 +68,21 @@ func (a *app) browserLogin(ctx context.Context, c *client.Client, server string)
 		fmt.Fprintln(a.Stderr, "The page is open in your browser.")
 	}
 	if a.terminal() {
-		fmt.Fprint(a.Stderr, "If the browser runs on another machine, paste the code that it shows: ")
+		fmt.Fprint(a.Stderr, "If the browser runs on another machine, paste the code that it shows here; an access token works, too: ")
 		go func() {
-			if line, err := bufio.NewReader(a.Stdin).ReadString('\n'); err == nil {
-				codes <- strings.TrimSpace(line)
+			lines := bufio.NewScanner(a.Stdin)
+			for lines.Scan() {
+				if line := strings.TrimSpace(lines.Text()); line != "" {
+					codes <- line
+					return
+				}
 			}
 		}()
 	}
 	var code string
 	select {
 	case <-ctx.Done():
-		return "", fault.New(fault.Timeout, "nobody logged in within %s", browserTime).WithHint("Run falaj login again.")
+		return "", fault.New(fault.Timeout, "the login timed out after %s", browserTime).WithHint("Run falaj login again.")
 	case code = <-codes:
 	}
 	if a.terminal() {
@@ -86,6 +90,9 @@ func (a *app) browserLogin(ctx context.Context, c *client.Client, server string)
 	}
 	if code == "" {
 		return "", fault.New(fault.PermissionDenied, "the login was cancelled")
+	}
+	if strings.HasPrefix(code, "flj_") { // a token after all
+		return code, nil
 	}
 	return redeem(ctx, c, code, verifier)
 }

@@ -38,7 +38,7 @@ var kinds = map[string]kind{
 	"environments":     {path: "environments", columns: []column{{"NAME", "name"}, {"STATE", "state"}, {"PYTHON", "python"}, {"PACKAGES", "packages"}, {"BYTES", "size"}, {"SHARED BYTES", "shared"}, {"DIGEST", "digest"}}, manifest: "Environment"},
 	"jobs":             {path: "jobs", columns: []column{{"ID", "id"}, {"NAME", "name"}, {"STATE", "state"}, {"POOL", "pool"}, {"ATTEMPTS", "attempts"}, {"SUBMITTED", "submitted_at"}, {"ENDED", "ended_at"}}, manifest: "Job"},
 	"runs":             {path: "runs", columns: runColumns},
-	"sweeps":           {path: "sweeps", columns: []column{{"NAME", "name"}, {"STATE", "state"}, {"ALGORITHM", "spec.search.algorithm"}, {"TRIALS", "spec.budget.trials"}, {"PARALLEL", "spec.parallel"}, {"CREATED", "created_at"}, {"ENDED", "ended_at"}, {"REASON", "reason"}}, manifest: "Sweep"},
+	"sweeps":           {path: "sweeps", columns: []column{{"NAME", "name"}, {"STATE", "state"}, {"ALGORITHM", "spec.search.algorithm"}, {"TRIALS", "trials"}, {"PARALLEL", "spec.parallel"}, {"CREATED", "created_at"}, {"ENDED", "ended_at"}, {"REASON", "reason"}}, manifest: "Sweep"},
 	"models":           {path: "models", columns: []column{{"NAME", "name"}, {"LATEST", "latest_version"}, {"ALIASES", "aliases"}, {"CREATED", "created_at"}}},
 	"deployments":      {path: "deployments", columns: []column{{"NAME", "name"}, {"STATE", "state"}, {"REPLICAS", "replicas"}, {"MODEL", "model"}, {"VERSION", "version"}, {"CREATED", "created_at"}}, manifest: "Deployment"},
 	"gateways":         {path: "gateways", columns: []column{{"NAME", "name"}, {"ZONE", "spec.zone"}, {"DEPLOYMENTS", "spec.deployments"}, {"LAST SEEN", "seen.at"}, {"VERSION", "seen.version"}, {"WAITING", "seen.waiting"}, {"CREATED", "created_at"}}, manifest: "Gateway"},
@@ -205,7 +205,7 @@ func (a *app) apply() *cobra.Command {
 					return fmt.Errorf("%s: %w", f, err)
 				}
 				shown := a.phases()
-				shown.showSoon(fmt.Sprintf("applying %s: waiting for the server", f))
+				shown.showSoon(fmt.Sprintf("applying %s: the server is checking and storing it", f))
 				applied, err := c.Apply(cmd.Context(), project, b, dryRun)
 				shown.end()
 				all = append(all, applied...)

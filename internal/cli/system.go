@@ -201,7 +201,8 @@ func (a *app) login() *cobra.Command {
 		Long: "Where the server has an identity provider, the login is in the browser: the command prints a link, and opens it where\n" +
 			"it can. Otherwise the token is read from standard input or FALAJ_TOKEN, never from an argument. The token is verified\n" +
 			"with the server and stored in the user's configuration directory (mode 0600), as the current context; --context names\n" +
-			"the context. Contexts of other servers are kept.",
+			"the context. Contexts of other servers are kept. The context's project is that of --project, or of a token that is\n" +
+			"bound to one.",
 		Example: "  falaj login --server https://falaj.example:7070\n  falaj login --server https://falaj.example:7070 --project nyc < token.txt",
 		Args:    cobra.NoArgs,
 	}
@@ -230,12 +231,20 @@ func (a *app) login() *cobra.Command {
 		if err := c.Do(cmd.Context(), http.MethodGet, "/api/v1/whoami", nil, &who); err != nil {
 			return err
 		}
-		l := a.logins()
-		l.use(credentials{Name: first(a.contextNamed(), contextName(server)), Server: server, Token: token, Project: a.project, CA: ca})
+		bound := who.Text("project")
+		if bound != "" && a.project != "" && a.project != bound {
+			return usage("--project is %s, but the token is bound to project %s; use a token of project %s, or leave --project out", a.project, bound, a.project)
+		}
+		l, p := a.logins(), first(a.project, bound)
+		l.use(credentials{Name: first(a.contextNamed(), contextName(server)), Server: server, Token: token, Project: p, CA: ca})
 		if err := a.store(l); err != nil {
 			return err
 		}
-		a.say("Logged in to %s as %s.", server, first(who.Text("name"), who.Text("id")))
+		in := ""
+		if p != "" {
+			in = " Project: " + p + "."
+		}
+		a.say("Logged in to %s as %s.%s", server, first(who.Text("name"), who.Text("id")), in)
 		return nil
 	}
 	return cmd

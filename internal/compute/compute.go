@@ -5,12 +5,12 @@
 //
 // # Map
 //
-//   - pool.go: Pool and its manifest. machine.go: what this machine has.
+//   - pool.go: Pool and its manifest.
 //   - zone.go: in which zone work runs, by the machine that runs it.
 //   - workload.go: Workload, its states and transitions, Request, Owner.
 //   - service.go: Services, one for each kind of caller, and the core that they share.
 //     pools.go: Pools. queue.go: Queues. report.go: Costs. workloads.go: Workloads.
-//     programs.go: Programs, logs and output. retention.go: Records. loop.go: Scheduling.
+//     programs.go: Programs, logs and members. retention.go: Records. loop.go: Scheduling.
 //   - loop.go: the scheduling cycle, recovery after a restart, orphans.
 //   - reconcile.go: one goroutine per placed workload brings it to its end.
 //   - metering.go, prices.go: prices, and what was used. accelerators.go: warnings
@@ -19,6 +19,7 @@
 //     the arithmetic.
 //   - store.go: what a database must offer; computesql/ is that database.
 //   - engine/: the driver interface and the drivers.
+//   - inspect/: profiles and output files of running workloads.
 //
 // # Guarantees
 //

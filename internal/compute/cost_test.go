@@ -543,7 +543,7 @@ func TestCostOfRoles(t *testing.T) {
 	}})
 	w.awaitStart(t)
 	await(t, w, "att_1", compute.Running)
-	pools, err := w.Pools(t.Context())
+	pools, err := w.ListPools(t.Context())
 	if err != nil || pools[0].Used.CPU != resource.CPU(2000) || pools[0].Used.Accelerators["gpu"] != 1 {
 		t.Errorf("%+v, %v", pools[0].Used, err)
 	}

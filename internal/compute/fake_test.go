@@ -223,20 +223,14 @@ func (w *world) end(id string, e enginetest.Exit) { w.engine.Finish(w.handles[id
 
 // services are those of compute as one.
 type services struct {
-	*pools
-	*queues
+	*compute.Pools
+	*compute.Queues
 	*compute.Costs
 	*compute.Workloads
 	*compute.Programs
 	*compute.Records
 	*compute.Scheduling
 }
-
-// Their own names would hide their methods.
-type (
-	pools  = compute.Pools
-	queues = compute.Queues
-)
 
 func newServices(cfg compute.Config) *services {
 	s := compute.New(cfg)

@@ -132,7 +132,7 @@ func TestMemoryBandwidth(t *testing.T) {
 		}
 		w.stop(t, id, "seen")
 	}
-	pools, err := w.Pools(t.Context())
+	pools, err := w.ListPools(t.Context())
 	if err != nil || pools[1].Name != compute.Home || pools[1].Capacity.MemoryBandwidth != 100e9 || pools[1].Used.MemoryBandwidth != 100e9 || pools[2].Capacity.MemoryBandwidth != 0 {
 		t.Errorf("%+v, %v", pools, err)
 	}

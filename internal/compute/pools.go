@@ -22,7 +22,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// Pools keeps pools and the state of their nodes. The API calls it, and jobs check the pools
+// ListPools keeps pools and the state of their nodes. The API calls it, and jobs check the pools
 // that they name.
 type Pools struct{ *core }
 
@@ -247,9 +247,9 @@ func sameSpec(a, b PoolSpec) bool {
 	return same && fmt.Sprintf("%+v", a) == fmt.Sprintf("%+v", b)
 }
 
-// Pools lists all pools by name, with what they have, use and run. Needs
+// ListPools lists all pools by name, with what they have, use and run. Needs
 // pool.read.
-func (s *Pools) Pools(ctx context.Context) ([]Pool, error) {
+func (s *Pools) ListPools(ctx context.Context) ([]Pool, error) {
 	if err := s.cfg.Authorizer.Allow(ctx, ActionPoolRead, policy.Object{Kind: "pool"}); err != nil {
 		return nil, err
 	}
@@ -282,7 +282,7 @@ func (s *Pools) Pools(ctx context.Context) ([]Pool, error) {
 
 // Pool is one of Pools. Needs pool.read. Error: fault.NotFound.
 func (s *Pools) Pool(ctx context.Context, name PoolName) (Pool, error) {
-	pools, err := s.Pools(ctx)
+	pools, err := s.ListPools(ctx)
 	if err != nil {
 		return Pool{}, err
 	}

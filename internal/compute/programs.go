@@ -7,76 +7,32 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/fault"
-	"github.com/falaj-ml/falaj/internal/worker/outputdir"
-	"github.com/falaj-ml/falaj/internal/worker/profiler"
 )
 
-// Programs reaches the programs of workloads: their logs, output files, members and profiles.
-// The domains that own workloads call it.
+// Programs reaches the programs of workloads: their logs and members. The domains that own
+// workloads call it; package inspect profiles them and reads their files.
 type Programs struct{ *core }
 
-// Profile looks for a while at what a worker of a running workload does. Errors:
-// fault.NotFound; fault.Conflict when it does not run, or there is nothing to see;
-// fault.Unsupported when its engine cannot, or its node.
-func (s *Programs) Profile(ctx context.Context, wid WorkloadID, r profiler.Request) (profiler.Result, error) {
+// Started is a workload as its engine knows it.
+type Started struct {
+	Driver engine.Driver
+	Handle engine.Handle
+	Pool   PoolName
+}
+
+// Started gives the driver and handle of a workload that has started, for the optional powers
+// of its engine. Errors: fault.NotFound; fault.Conflict before the start; fault.Unavailable when
+// the engine is not configured.
+func (s *Programs) Started(ctx context.Context, wid WorkloadID) (Started, error) {
 	w, err := s.workload(ctx, wid)
 	if err != nil {
-		return profiler.Result{}, err
+		return Started{}, err
 	}
 	if w.Handle == "" {
-		return profiler.Result{}, fault.New(fault.Conflict, "workload %s has not started", wid)
+		return Started{}, fault.New(fault.Conflict, "workload %s has not started", wid)
 	}
 	e, err := s.engineOf(ctx, w.Pool)
-	if err != nil {
-		return profiler.Result{}, err
-	}
-	power, ok := e.Driver.(engine.Profiler)
-	if !ok {
-		return profiler.Result{}, fault.New(fault.Unsupported, "the engine of pool %s does not support profiling", w.Pool)
-	}
-	return power.Profile(ctx, w.Handle, r)
-}
-
-// outputs is the power of a workload's engine to read what its workers have written.
-func (s *Programs) outputs(ctx context.Context, wid WorkloadID) (engine.OutputFiles, engine.Handle, error) {
-	w, err := s.workload(ctx, wid)
-	if err != nil {
-		return nil, "", err
-	}
-	if w.Handle == "" {
-		return nil, "", fault.New(fault.Conflict, "workload %s has not started", wid)
-	}
-	e, err := s.engineOf(ctx, w.Pool)
-	if err != nil {
-		return nil, "", err
-	}
-	power, ok := e.Driver.(engine.OutputFiles)
-	if !ok {
-		return nil, "", fault.New(fault.Unsupported, "the files of workload %s stay on the nodes of pool %s until it ends", wid, w.Pool).
-			WithHint("To see a file earlier, log it with mlflow.log_artifact: it becomes an artifact of the run at once.")
-	}
-	return power, w.Handle, nil
-}
-
-// ListOutput lists what the workers of a running workload have written below their output
-// directories on the nodes of its engine, at and below a path. Errors: fault.NotFound;
-// fault.Conflict when it does not run; fault.Timeout; fault.Unsupported.
-func (s *Programs) ListOutput(ctx context.Context, wid WorkloadID, below string) (outputdir.Listing, error) {
-	power, h, err := s.outputs(ctx, wid)
-	if err != nil {
-		return outputdir.Listing{}, err
-	}
-	return power.ListOutput(ctx, h, below)
-}
-
-// OpenOutput opens a file that ListOutput lists, if it has no more than most bytes: as long
-// as it is now. It must be closed. Errors as of ListOutput; fault.TooLarge.
-func (s *Programs) OpenOutput(ctx context.Context, wid WorkloadID, path string, most int64) (io.ReadCloser, error) {
-	power, h, err := s.outputs(ctx, wid)
-	if err != nil {
-		return nil, err
-	}
-	return power.OpenOutput(ctx, h, path, most)
+	return Started{e.Driver, w.Handle, w.Pool}, err
 }
 
 // Members gives what is known of each worker of a workload, in order; nothing

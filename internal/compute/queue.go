@@ -115,7 +115,7 @@ func (s QueueSpec) Validate() error {
 func (q Queue) scheduled() scheduler.Queue {
 	return scheduler.Queue{
 		Name: q.Name, Parent: q.Parent, Quota: q.Quota, Borrow: q.Borrow, Lend: q.Lend, Weight: q.Weight, HalfLife: time.Duration(q.HalfLife),
-		Order: q.Order, PerProject: q.PerProject, PerUser: q.PerUser, MinRuntime: time.Duration(q.MinRuntime), Patient: q.Preempt != nil && !*q.Preempt,
+		Order: q.Order, PerProject: q.PerProject, PerUser: q.PerUser, MinRuntime: time.Duration(q.MinRuntime), NeverPreempts: q.Preempt != nil && !*q.Preempt,
 		IdleReclaim: time.Duration(q.IdleReclaim), IdleEnd: q.IdleEnd,
 	}
 }
@@ -341,9 +341,9 @@ func queueNamed(all []Queue, name string) (Queue, error) {
 	return Queue{}, fault.New(fault.NotFound, "queue %.64q not found", name).WithHint("%s", hint)
 }
 
-// Queues lists all queues, those above before those below, with how they stood
+// ListQueues lists all queues, those above before those below, with how they stood
 // after the last cycle. Needs queue.read.
-func (s *Queues) Queues(ctx context.Context) ([]Queue, error) {
+func (s *Queues) ListQueues(ctx context.Context) ([]Queue, error) {
 	if err := s.cfg.Authorizer.Allow(ctx, ActionQueueRead, policy.Object{Kind: "queue"}); err != nil {
 		return nil, err
 	}
@@ -381,7 +381,7 @@ func (s *Queues) Queues(ctx context.Context) ([]Queue, error) {
 
 // Queue is one of Queues. Needs queue.read. Error: fault.NotFound.
 func (s *Queues) Queue(ctx context.Context, name string) (Queue, error) {
-	all, err := s.Queues(ctx)
+	all, err := s.ListQueues(ctx)
 	if err != nil {
 		return Queue{}, err
 	}

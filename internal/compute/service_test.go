@@ -97,7 +97,7 @@ func TestNothingIsPlacedTwice(t *testing.T) {
 	if id := w.awaitStart(t); id != "att_2" {
 		t.Fatalf("started %s", id)
 	}
-	pools, err := w.Pools(t.Context())
+	pools, err := w.ListPools(t.Context())
 	if err != nil || pools[0].Running != 1 || pools[0].Used.CPU != big.CPU || pools[0].Capacity.CPU != big.CPU {
 		t.Fatalf("pools %+v, %v", pools, err)
 	}
@@ -370,12 +370,12 @@ func TestApplyPool(t *testing.T) {
 	spec := compute.PoolSpec{Engine: "far", Zone: "DE", PricePerHour: 0.5}
 	plan := func(want project.Change) {
 		t.Helper()
-		before, _ := w.Pools(t.Context())
+		before, _ := w.ListPools(t.Context())
 		p, c, err := w.PlanPool(t.Context(), "x", spec)
 		if err != nil || c != want || p.Zone != spec.Zone || p.PricePerHour != spec.PricePerHour {
 			t.Errorf("planned: %s, %+v, %v; not %s", c, p, err, want)
 		}
-		if after, err := w.Pools(t.Context()); err != nil || !reflect.DeepEqual(before, after) {
+		if after, err := w.ListPools(t.Context()); err != nil || !reflect.DeepEqual(before, after) {
 			t.Errorf("a plan changed the pools to %+v, %v", after, err)
 		}
 	}
@@ -461,7 +461,7 @@ func TestPoolsNeedPermission(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.Authorizer = allowNone{}
 	s := newServices(w.cfg)
-	_, err1 := s.Pools(t.Context())
+	_, err1 := s.ListPools(t.Context())
 	_, _, err2 := s.ApplyPool(t.Context(), "x", compute.PoolSpec{})
 	_, err3 := s.Usage(t.Context(), "p", time.Time{}, 1)
 	_, err4 := s.Pool(t.Context(), "home")

@@ -23,6 +23,12 @@ type Left struct {
 	Basis replay.Basis
 }
 
+// AtPace is what is left by the pace at which a workload tells its steps.
+func AtPace(left time.Duration) Left { return Left{left, replay.Pace} }
+
+// AsBefore is what is left if a workload takes as long as earlier ones of its name.
+func AsBefore(left time.Duration) Left { return Left{left, replay.History} }
+
 // Viewer says what the caller may know of others.
 type Viewer struct {
 	// Reads says whether the caller may read a project; of others it learns that

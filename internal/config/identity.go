@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/x509"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/url"
 	"path/filepath"
@@ -22,20 +23,21 @@ import (
 
 // Provider is an OpenID Connect provider that people log in at.
 type Provider struct {
-	Issuer        string   `koanf:"issuer"`             // exactly as the provider's discovery document has it
-	ClientID      string   `koanf:"client_id"`          // of Falaj at the provider
-	SecretFile    string   `koanf:"client_secret_file"` // empty: a public client
-	Title         string   `koanf:"title"`              // on the login page; empty is the name
-	Scopes        []string `koanf:"scopes"`             // beside openid; none means profile and email
-	GroupsClaim   string   `koanf:"groups_claim"`       // empty is groups
-	UsernameClaim string   `koanf:"username_claim"`     // empty is preferred_username
-	Require       []string `koanf:"require"`            // groups of which one is needed to log in; none means that all may
-	ACR           []string `koanf:"acr"`                // classes of authentication of which one is needed
-	Session       duration `koanf:"session"`            // how long a login lasts; empty is 12h
-	Recheck       duration `koanf:"recheck"`            // how often the provider is asked whether a person is still welcome; empty is 5m
-	Unproved      duration `koanf:"unproved"`           // how long tokens work while the provider does not confirm their person; empty is 24h
-	Graph         string   `koanf:"graph"`              // Microsoft Graph, for people in too many groups for a token; empty refuses these
-	CA            string   `koanf:"ca"`                 // PEM bundle that is trusted for it; empty is the system's
+	Issuer        string            `koanf:"issuer"`             // exactly as the provider's discovery document has it
+	ClientID      string            `koanf:"client_id"`          // of Falaj at the provider
+	SecretFile    string            `koanf:"client_secret_file"` // empty: a public client
+	Title         string            `koanf:"title"`              // on the login page; empty is the name
+	Scopes        []string          `koanf:"scopes"`             // beside openid; none means profile and email
+	GroupsClaim   string            `koanf:"groups_claim"`       // empty is groups
+	UsernameClaim string            `koanf:"username_claim"`     // empty is preferred_username
+	Require       []string          `koanf:"require"`            // groups of which one is needed to log in; none means that all may
+	Parameters    map[string]string `koanf:"parameters"`         // added to the authorization request
+	ACR           []string          `koanf:"acr"`                // classes of authentication of which one is needed
+	Session       duration          `koanf:"session"`            // how long a login lasts; empty is 12h
+	Recheck       duration          `koanf:"recheck"`            // how often the provider is asked whether a person is still active; empty is 5m
+	Unproved      duration          `koanf:"unproved"`           // how long tokens work while the provider does not confirm their person; empty is 24h
+	Graph         string            `koanf:"graph"`              // Microsoft Graph, for people in too many groups for a token; empty refuses these
+	CA            string            `koanf:"ca"`                 // PEM bundle that is trusted for it; empty is the system's
 }
 
 // providerKeys are the settings of a provider.
@@ -68,7 +70,7 @@ func checkProviderKeys(raw map[string]any) error {
 
 // LoginProvider is an identity provider as people log in at it. secret and roots are nil where
 // none are set.
-func (c Config) LoginProvider(name string, secret func() string, roots func() *x509.CertPool) signin.Provider {
+func (c Config) LoginProvider(name string, secret func() string, roots func() *x509.CertPool, log *slog.Logger) signin.Provider {
 	p := c.Identity.Providers[name]
 	scopes := p.Scopes
 	if len(scopes) == 0 {
@@ -76,7 +78,7 @@ func (c Config) LoginProvider(name string, secret func() string, roots func() *x
 	}
 	out := signin.Provider{
 		Provider: oidc.New(oidc.Config{
-			Name: name, Issuer: p.Issuer, ClientID: p.ClientID, Secret: secret, Scopes: scopes, Graph: p.Graph, Client: oidc.NewClient(roots),
+			Name: name, Issuer: p.Issuer, ClientID: p.ClientID, Secret: secret, Scopes: scopes, Parameters: p.Parameters, Graph: p.Graph, Client: oidc.NewClient(roots, log),
 			GroupsClaim: cmp.Or(p.GroupsClaim, "groups"), UsernameClaim: cmp.Or(p.UsernameClaim, "preferred_username"),
 		}),
 		Title: cmp.Or(p.Title, name), Require: p.Require, ACR: p.ACR,

@@ -290,9 +290,9 @@ func closed(what string) error {
 		WithHint("Read it through Falaj: with falaj dataset query, the Python package, or as data of a job. To let other engines read a dataset, declare it with protection: open.")
 }
 
-// Tables lists the names of the open datasets that the caller may read; next is
+// ListTables lists the names of the open datasets that the caller may read; next is
 // the token of the following page. Needs dataset.read.
-func (s *Tables) Tables(ctx context.Context, p project.Name, page Page) (names []string, next string, err error) {
+func (s *Tables) ListTables(ctx context.Context, p project.Name, page Page) (names []string, next string, err error) {
 	ds, next, err := s.definitions.List(ctx, p, page)
 	if err != nil {
 		return nil, "", err

@@ -18,6 +18,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/compute/engine"
+	"github.com/falaj-ml/falaj/internal/environment/python"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/fsync"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
@@ -82,7 +83,7 @@ func (s *Service) submit(ctx context.Context, tx *store.Tx, e Environment) error
 		NotBefore: begins,
 		ID:        e.workload(), Project: e.Project, Kind: compute.Build, Label: "environment " + e.Name,
 		Amount:    resource.Amount{CPU: resource.Cores(1), Memory: resource.GiB},
-		Isolation: s.cfg.Isolation, Pools: s.cfg.Pools, Timeout: s.cfg.Timeout,
+		Isolation: s.cfg.Builds.Isolation, Pools: s.cfg.Builds.Pools, Timeout: s.cfg.Builds.Timeout,
 		Priority: 100, // jobs wait for it
 		InPlace:  true,
 	})
@@ -188,7 +189,7 @@ func (s *Service) Prepare(ctx context.Context, w compute.Workload, _ compute.Poo
 			spec.Command = append(spec.Command, "--emit-index-annotation")
 		}
 		if e.Spec.SitePackages {
-			if err := standIns(root, e.Interpreter.kept()); err != nil {
+			if err := python.StandIns(root, e.Interpreter.kept()); err != nil {
 				return spec, fault.Wrap(err, "writing what the interpreter has")
 			}
 			spec.Command = append(spec.Command, "--constraints", filepath.Join(work, "site.txt"), "--find-links", filepath.Join(work, "site"))
@@ -505,7 +506,7 @@ func (s *Service) place(ctx context.Context, e Environment) (collisions []string
 		return nil, againError{stepCreate, "the built environment has no Python"}
 	}
 	if e.Spec.SitePackages {
-		if err := writeSite(dir, e.Interpreter.Site); err != nil {
+		if err := python.WriteSite(dir, e.Interpreter.Site); err != nil {
 			return nil, fault.Wrap(err, "writing what the interpreter has")
 		}
 	}

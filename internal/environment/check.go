@@ -47,7 +47,7 @@ func (s *Service) Fits(ctx context.Context, p project.Name, ref string) (Checked
 		return Checked{}, err
 	}
 	c := Checked{Environment: name, Digest: e.Digest, State: e.State, Needs: e.needs()}
-	pools, err := s.cfg.Compute.Pools(ctx)
+	pools, err := s.cfg.Compute.ListPools(ctx)
 	if err != nil {
 		return c, err
 	}

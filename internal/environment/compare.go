@@ -10,6 +10,7 @@ import (
 
 	cdx "github.com/CycloneDX/cyclonedx-go"
 
+	"github.com/falaj-ml/falaj/internal/environment/python"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 )
@@ -77,7 +78,7 @@ func (e Environment) parts() map[[2]string]string {
 		if p.From != "" {
 			v += " (from the " + p.From + ")"
 		}
-		parts[[2]string{"package", canonical(p.Name)}] = v
+		parts[[2]string{"package", python.Canonical(p.Name)}] = v
 	}
 	return parts
 }
@@ -141,7 +142,7 @@ func (e Environment) cyclonedx() ([]byte, error) {
 		all = append(all, cdx.Component{BOMRef: "module:" + m, Type: cdx.ComponentTypePlatform, Name: m})
 	}
 	for _, p := range e.SBOM {
-		purl := "pkg:pypi/" + canonical(p.Name) + "@" + strings.NewReplacer("+", "%2B", "!", "%21").Replace(p.Version)
+		purl := "pkg:pypi/" + python.Canonical(p.Name) + "@" + strings.NewReplacer("+", "%2B", "!", "%21").Replace(p.Version)
 		c := cdx.Component{BOMRef: purl, Type: cdx.ComponentTypeLibrary, Name: p.Name, Version: p.Version, PackageURL: purl}
 		if p.From != "" {
 			c.Properties = &[]cdx.Property{{Name: "falaj:from", Value: p.From}}

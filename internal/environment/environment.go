@@ -9,10 +9,12 @@
 //   - requirements.go: what a requirement line may say; the lock file that uv
 //     writes, read back as the list of packages (SBOM).
 //   - interpreter.go: the Python interpreters and the uv of this machine.
-//   - site.go: environments that stand on the packages of their interpreter.
+//   - site.go: environments that stand on the packages of their interpreter; python/ knows
+//     these packages, and the names and versions of an index.
+//   - images.go: environments that are images; image/ pins, pulls and prunes them.
 //   - service.go: Apply, Build, List, One, Logs, Use, Await.
 //   - fit.go: which pools an environment fits, and why not; check.go asks it;
-//     wheels.go finds the C library that wheels need.
+//     node/ reads the labels of a node; wheels.go finds the C library that wheels need.
 //   - compare.go: what differs between two environments, and the bill of
 //     materials as CycloneDX.
 //   - prune.go: what nobody uses any more is removed.
@@ -46,6 +48,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/compute/engine"
+	"github.com/falaj-ml/falaj/internal/environment/python"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
@@ -167,7 +170,7 @@ func (s Spec) Validate() error {
 		return s.modules()
 	}
 	if s.Python != "" && !pythonRE.MatchString(s.Python) && (!filepath.IsAbs(s.Python) || filepath.Clean(s.Python) != s.Python || len(s.Python) > 4096) {
-		if versionRE.MatchString(s.Python) {
+		if python.ValidVersion(s.Python) {
 			return fault.New(fault.Invalid, "python %.40q is no version of Python 3", s.Python).WithHint("Write one as 3.11 or 3.11.7.")
 		}
 		return fault.New(fault.Invalid, "python %.40q is neither a version nor a path", s.Python).WithHint("Write it as 3.11, 3.11.7 or /usr/bin/python3.")

@@ -9,7 +9,8 @@ import (
 	"strings"
 
 	"github.com/falaj-ml/falaj/internal/compute"
-	"github.com/falaj-ml/falaj/internal/machine"
+	"github.com/falaj-ml/falaj/internal/environment/node"
+	"github.com/falaj-ml/falaj/internal/environment/python"
 )
 
 // Fit is what a pool says to an environment.
@@ -116,7 +117,7 @@ func (e Environment) needs() Needs {
 	case ImageKind:
 		n.Own = true
 		if _, arch, ok := strings.Cut(e.Platform, "linux/"); ok {
-			n.Platform = architecture(arch)
+			n.Platform = node.Architecture(arch)
 		}
 	case PythonKind:
 		n.Python, n.Own, n.Site = e.Python, len(e.Interpreter.mounts()) > 0, len(e.Interpreter.Site)
@@ -126,7 +127,7 @@ func (e Environment) needs() Needs {
 	}
 	version := map[string]string{}
 	for _, p := range e.SBOM {
-		version[canonical(p.Name)] = p.Version
+		version[python.Canonical(p.Name)] = p.Version
 	}
 	for _, p := range cudaPackages {
 		v, ok := version[p.name]
@@ -168,54 +169,6 @@ func (e Environment) needs() Needs {
 // torch reports whether it is PyTorch that uses the CUDA.
 func (n Needs) torch() bool { return strings.HasPrefix(n.Framework, "torch ") }
 
-// facts are what a node has told of itself.
-type facts struct {
-	arch, glibc, driver, compute string
-	pythons, vector              []string
-	gpus                         int64
-}
-
-// architecture is the kernel's name for what Go and Kubernetes may call
-// otherwise.
-func architecture(name string) string {
-	return cmp.Or(map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[name], name)
-}
-
-// factsOf reads a node's labels: ours, else those that engines, Kubernetes, its
-// node feature discovery and NVIDIA's GPU feature discovery give.
-func factsOf(n compute.Node) facts {
-	l := n.Labels
-	f := facts{
-		arch:    cmp.Or(l[machine.LabelArchitecture], l["architecture"], l["kubernetes.io/arch"]),
-		glibc:   l[machine.LabelGlibc],
-		driver:  cmp.Or(l[machine.LabelDriver], l["driver"], l["nvidia.com/cuda.driver-version.full"]),
-		compute: cmp.Or(l[machine.LabelCompute], l["compute_capability"], l["compute_capability_major"]),
-	}
-	f.arch = architecture(f.arch)
-	if major := l["nvidia.com/cuda.driver.major"]; f.driver == "" && major != "" {
-		f.driver = major + "." + cmp.Or(l["nvidia.com/cuda.driver.minor"], "0")
-	}
-	if major := l["nvidia.com/gpu.compute.major"]; f.compute == "" && major != "" {
-		f.compute = major + "." + cmp.Or(l["nvidia.com/gpu.compute.minor"], "0")
-	}
-	f.pythons = strings.FieldsFunc(l[machine.LabelPython], func(r rune) bool { return r == ',' || r == ' ' })
-	if v := l[machine.LabelVector]; v != "" {
-		f.vector = strings.Split(v, ",")
-	}
-	const discovered = "feature.node.kubernetes.io/cpu-cpuid."
-	for name := range l {
-		if set, ok := strings.CutPrefix(name, discovered); ok {
-			f.vector = append(f.vector, strings.ToLower(set))
-		}
-	}
-	for name, count := range n.Accelerators {
-		if strings.HasPrefix(name, "nvidia.com/") {
-			f.gpus += count
-		}
-	}
-	return f
-}
-
 // fit compares an environment with a pool whose engine is of a kind.
 func fit(n Needs, p compute.Pool, kind string) Fit {
 	f := Fit{Pool: string(p.Name)}
@@ -241,12 +194,12 @@ func fit(n Needs, p compute.Pool, kind string) Fit {
 	}
 	// A pool fits when one node does; what nodes say alike is said once.
 	refused, unknown, notes := saying{}, saying{}, saying{}
-	for _, node := range p.Nodes {
-		r, u, w := n.on(factsOf(node.Node), p.Remote)
+	for _, at := range p.Nodes {
+		r, u, w := n.on(node.FactsOf(at.Node), p.Remote)
 		f.Fits = f.Fits || len(r) == 0
-		refused.add(node.Name, r)
-		unknown.add(node.Name, u)
-		notes.add(node.Name, w)
+		refused.add(at.Name, r)
+		unknown.add(at.Name, u)
+		notes.add(at.Name, w)
 	}
 	f.Unknown, f.Notes = unknown.words(len(p.Nodes)), notes.words(len(p.Nodes))
 	if f.Fits {
@@ -282,30 +235,30 @@ func (s saying) words(nodes int) []string {
 }
 
 // on compares with one node.
-func (n Needs) on(f facts, remote bool) (refused, unknown, notes []string) {
+func (n Needs) on(f node.Facts, remote bool) (refused, unknown, notes []string) {
 	refuse := func(format string, args ...any) { refused = append(refused, fmt.Sprintf(format, args...)) }
 	missing := func(format string, args ...any) { unknown = append(unknown, fmt.Sprintf(format, args...)) }
 	switch {
-	case n.Platform == "" || f.arch == n.Platform:
-	case f.arch == "":
+	case n.Platform == "" || f.Architecture == n.Platform:
+	case f.Architecture == "":
 		missing("its architecture; the environment is for %s", n.Platform)
 	default:
-		refuse("its processors are %s, the environment is for %s", f.arch, n.Platform)
+		refuse("its processors are %s, the environment is for %s", f.Architecture, n.Platform)
 	}
 	if remote { // else it is the machine that the environment was built on
 		n.python(f, refuse, missing)
 		switch {
 		case n.Glibc == "":
-		case f.glibc == "":
+		case f.Glibc == "":
 			missing("its C library; the environment's wheels need glibc %s", n.Glibc)
-		case compareVersions(f.glibc, n.Glibc) < 0:
-			refuse("it has glibc %s, the environment's wheels need %s (their manylinux tags say so)", f.glibc, n.Glibc)
+		case compareVersions(f.Glibc, n.Glibc) < 0:
+			refuse("it has glibc %s, the environment's wheels need %s (their manylinux tags say so)", f.Glibc, n.Glibc)
 		}
 	}
 	for _, v := range n.Vector {
 		switch {
-		case f.arch == "aarch64" || slices.Contains(f.vector, v.Set):
-		case len(f.vector) == 0:
+		case f.Architecture == "aarch64" || slices.Contains(f.Vector, v.Set):
+		case len(f.Vector) == 0:
 			missing("its vector instructions; %s needs %s", v.By, v.Set)
 		default:
 			refuse("its processors have no %s instructions, which %s is built with", strings.ToUpper(v.Set), v.By)
@@ -313,7 +266,7 @@ func (n Needs) on(f facts, remote bool) (refused, unknown, notes []string) {
 	}
 	switch {
 	case n.CUDA == "":
-	case f.gpus == 0:
+	case f.GPUs == 0:
 		note := fmt.Sprintf("it has no GPU, and the CUDA %s of %s lies idle there", n.CUDA, n.By)
 		if n.Kind == PythonKind && n.torch() {
 			note += "; torch_backend: cpu, or auto, locks builds without it"
@@ -325,23 +278,23 @@ func (n Needs) on(f facts, remote bool) (refused, unknown, notes []string) {
 	return refused, unknown, notes
 }
 
-func (n Needs) python(f facts, refuse, missing func(string, ...any)) {
+func (n Needs) python(f node.Facts, refuse, missing func(string, ...any)) {
 	minor := firstParts(n.Python, 2)
-	has := slices.ContainsFunc(f.pythons, func(v string) bool { return firstParts(v, 2) == minor })
+	has := slices.ContainsFunc(f.Pythons, func(v string) bool { return firstParts(v, 2) == minor })
 	switch {
-	case n.Site > 0 && len(f.pythons) > 0 && !has:
-		refuse("its Pythons are %s; the environment stands on the packages of a Python %s", strings.Join(f.pythons, ", "), minor)
+	case n.Site > 0 && len(f.Pythons) > 0 && !has:
+		refuse("its Pythons are %s; the environment stands on the packages of a Python %s", strings.Join(f.Pythons, ", "), minor)
 	case n.Site > 0:
 		missing("whether its Python %s brings the same %d packages; its agent compares them before a job starts", minor, n.Site)
 	case n.Own || has: // or the interpreter travels
-	case len(f.pythons) == 0:
+	case len(f.Pythons) == 0:
 		missing("whether it has Python %s", minor)
 	default:
-		refuse("its Pythons are %s, the environment needs %s", strings.Join(f.pythons, ", "), minor)
+		refuse("its Pythons are %s, the environment needs %s", strings.Join(f.Pythons, ", "), minor)
 	}
 }
 
-func (n Needs) cuda(f facts, refuse, missing func(string, ...any)) {
+func (n Needs) cuda(f node.Facts, refuse, missing func(string, ...any)) {
 	brings := "CUDA " + n.CUDA + " (of " + n.By + ")"
 	if n.CUDNN != "" {
 		brings = "CUDA " + n.CUDA + " and cuDNN " + n.CUDNN + " (of " + n.By + ")"
@@ -353,27 +306,27 @@ func (n Needs) cuda(f facts, refuse, missing func(string, ...any)) {
 	}
 	rule := cudaRules[k]
 	switch {
-	case f.driver == "":
+	case f.Driver == "":
 		missing("its NVIDIA driver; %s needs %s or newer", brings, rule.driver)
-	case compareVersions(f.driver, rule.driver) < 0:
-		refuse("its NVIDIA driver is %s, and %s needs %s or newer", f.driver, brings, rule.driver)
+	case compareVersions(f.Driver, rule.driver) < 0:
+		refuse("its NVIDIA driver is %s, and %s needs %s or newer", f.Driver, brings, rule.driver)
 	}
-	if f.compute == "" {
+	if f.ComputeCapability == "" {
 		missing("the compute capability of its GPUs; %s has code from %s on", brings, rule.compute)
 		return
 	}
 	switch by, least := n.strictest(); {
-	case compareVersions(f.compute, rule.compute) < 0:
-		refuse("its GPUs have compute capability %s, and %s has no code below %s", f.compute, brings, rule.compute)
-	case compareVersions(f.compute, least) < 0:
-		refuse("its GPUs have compute capability %s, and %s has no code below %s", f.compute, by, least)
+	case compareVersions(f.ComputeCapability, rule.compute) < 0:
+		refuse("its GPUs have compute capability %s, and %s has no code below %s", f.ComputeCapability, brings, rule.compute)
+	case compareVersions(f.ComputeCapability, least) < 0:
+		refuse("its GPUs have compute capability %s, and %s has no code below %s", f.ComputeCapability, by, least)
 	}
 	for _, s := range since {
-		if compareVersions(f.compute, s.compute) < 0 {
+		if compareVersions(f.ComputeCapability, s.compute) < 0 {
 			continue
 		}
 		if strings.Contains(n.CUDA, ".") && compareVersions(n.CUDA, s.cuda) < 0 {
-			refuse("its GPUs have compute capability %s, which CUDA %s is the first to have code for; the environment brings %s", f.compute, s.cuda, brings)
+			refuse("its GPUs have compute capability %s, which CUDA %s is the first to have code for; the environment brings %s", f.ComputeCapability, s.cuda, brings)
 		}
 		break
 	}

@@ -1,7 +1,6 @@
 package environment
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -9,7 +8,6 @@ import (
 	"io"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -17,6 +15,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/compute/engine"
+	"github.com/falaj-ml/falaj/internal/environment/python"
 	"github.com/falaj-ml/falaj/internal/fault"
 )
 
@@ -136,36 +135,17 @@ func Interpreters(ctx context.Context, given, dirs []string) []Interpreter {
 func ask(ctx context.Context, path string, dirs []string) (in Interpreter, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, path, "-I", "-S", "-c", probe)
-	cmd.Env = []string{"PATH=" + strings.Join(dirs, ":"), "LANG=C.UTF-8"}
-	var out bytes.Buffer
-	cmd.Stdout = &limited{w: &out, left: 64 << 10}
-	cmd.WaitDelay = time.Second
-	if err := cmd.Run(); err != nil {
+	answer, err := python.Answer(ctx, path, strings.Join(dirs, ":"), 64<<10, "-I", "-S", "-c", probe)
+	if err != nil {
 		return in, err
 	}
-	if err := json.Unmarshal(out.Bytes(), &in); err != nil {
+	if err := json.Unmarshal(answer, &in); err != nil {
 		return in, err
 	}
 	if !filepath.IsAbs(in.Path) || !filepath.IsAbs(in.Prefix) || in.Version == "" {
 		return in, errors.New("no answer")
 	}
 	return in, nil
-}
-
-// limited drops what goes beyond a limit.
-type limited struct {
-	w    io.Writer
-	left int
-}
-
-func (l *limited) Write(p []byte) (int, error) {
-	n := min(len(p), l.left)
-	l.left -= n
-	if _, err := l.w.Write(p[:n]); err != nil {
-		return 0, err
-	}
-	return len(p), nil
 }
 
 // FindUV finds the uv binary: the one given, or the first in the directories or

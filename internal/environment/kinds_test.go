@@ -169,6 +169,17 @@ func TestDifferences(t *testing.T) {
 	if diff := cmp.Diff(want, d.Changes); diff != "" || err != nil || d.Same {
 		t.Errorf("%v %s", err, diff)
 	}
+	// A version of an environment is shown by its digest, when the name has another content too.
+	w.built(t, "a", environment.Spec{Requirements: []string{"six"}})
+	if old, err := w.One(t.Context(), nyc, "a@"+string(a.Digest)); err != nil || old.Digest != a.Digest {
+		t.Errorf("%s, %v", old.Digest, err)
+	}
+	if now, err := w.One(t.Context(), nyc, "a"); err != nil || now.Digest == a.Digest {
+		t.Errorf("%s, %v", now.Digest, err)
+	}
+	if _, err := w.One(t.Context(), nyc, "a@sha256:0"); !fault.Is(err, fault.NotFound) {
+		t.Error(err)
+	}
 	if d, err := w.Diff(t.Context(), nyc, "a", "a"); err != nil || !d.Same || len(d.Changes) != 0 {
 		t.Errorf("%+v, %v", d, err)
 	}

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/falaj-ml/falaj/internal/environment/python"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/fsync"
 	"github.com/falaj-ml/falaj/internal/id"
@@ -90,7 +91,7 @@ func (s *Service) packagesDir() string { return filepath.Join(s.cfg.Dir, ".packa
 // lock allows, and all that decides which of them uv chooses and what it and the compiler
 // make of it.
 func packageKey(in Interpreter, p Package) string {
-	parts := []string{"falaj package 1: compiled", in.Path, in.Version, in.Platform, in.ABI, canonical(p.Name), p.Version}
+	parts := []string{"falaj package 1: compiled", in.Path, in.Version, in.Platform, in.ABI, python.Canonical(p.Name), p.Version}
 	key := sum(append(parts, slices.Sorted(slices.Values(p.Hashes))...)...)
 	return strings.TrimPrefix(key, "sha256:")
 }
@@ -141,7 +142,7 @@ func (s *Service) prepareInstall(e Environment, work *os.Root, uv string, option
 		return nil, fault.Wrap(err, "making the directories of packages")
 	}
 	for _, p := range missing {
-		name := canonical(p.Name)
+		name := python.Canonical(p.Name)
 		lock := onlyPackages(e.Lock, func(n, _ string) bool { return n == p.Name })
 		if err := work.WriteFile(path.Join("locks", name), []byte(lock), 0o600); err != nil {
 			return nil, err
@@ -259,7 +260,7 @@ func (s *Service) adopt(e Environment) error {
 	}
 	kept := map[string]string{} // where it is to be, by where it is
 	for _, p := range packages {
-		from := filepath.Join(s.fresh(e.ID), canonical(p.Name))
+		from := filepath.Join(s.fresh(e.ID), python.Canonical(p.Name))
 		if _, err := os.Stat(from); errors.Is(err, fs.ErrNotExist) {
 			continue
 		} else if err != nil {
@@ -306,7 +307,7 @@ func sealPackage(dir string, p Package, in Interpreter) error {
 	if err := stripVenv(tree, in); err != nil {
 		return err
 	}
-	list := storedPackage{Name: canonical(p.Name)}
+	list := storedPackage{Name: python.Canonical(p.Name)}
 	installed := false
 	err = fs.WalkDir(tree.FS(), ".", func(name string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
@@ -401,7 +402,7 @@ func (s *Service) load(ctx context.Context, root *os.Root, e Environment) ([]sto
 	}
 	packages := make([]storedPackage, 0, len(locked))
 	var again error // after all of them were read
-	slices.SortFunc(locked, func(a, b Package) int { return strings.Compare(canonical(a.Name), canonical(b.Name)) })
+	slices.SortFunc(locked, func(a, b Package) int { return strings.Compare(python.Canonical(a.Name), python.Canonical(b.Name)) })
 	for _, p := range locked {
 		dir := packageDir(e.Interpreter, p)
 		f, err := root.Open(path.Join(dir, packageList))
@@ -419,7 +420,7 @@ func (s *Service) load(ctx context.Context, root *os.Root, e Environment) ([]sto
 			return nil, err
 		}
 		list := storedPackage{dir: dir}
-		if err := json.Unmarshal(b, &list); err != nil || list.Name != canonical(p.Name) {
+		if err := json.Unmarshal(b, &list); err != nil || list.Name != python.Canonical(p.Name) {
 			if again = s.discard(ctx, dir, "the list of the files of package "+p.Name+" is damaged"); !isAgain(again) {
 				return nil, again
 			}

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/falaj-ml/falaj/internal/environment/python"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/worker/protocol"
 )
@@ -77,7 +78,7 @@ func TestLinkIsBrokenBeforeAWrite(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(writeSite(dir, map[string]string{"torch": "2"}), seal(dir)); err != nil {
+	if err := errors.Join(python.WriteSite(dir, map[string]string{"torch": "2"}), seal(dir)); err != nil {
 		t.Fatal(err)
 	}
 	packages, err := parseLock(e.Lock)

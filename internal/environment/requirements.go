@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/falaj-ml/falaj/internal/environment/python"
 	"github.com/falaj-ml/falaj/internal/fault"
 )
 
@@ -127,7 +128,7 @@ func hashesOf(lines []string) map[string][]string {
 		if hashes == "" {
 			continue
 		}
-		name := canonical(nameRE.FindString(line))
+		name := python.Canonical(python.Name(line))
 		for h := range strings.FieldsSeq("--hash=" + hashes) {
 			all[name] = append(all[name], strings.ToLower(strings.TrimPrefix(h, "--hash=")))
 		}
@@ -148,7 +149,7 @@ func narrowed(lock string, wanted map[string][]string) (string, error) {
 		return "", err
 	}
 	for _, p := range packages {
-		listed := wanted[canonical(p.Name)]
+		listed := wanted[python.Canonical(p.Name)]
 		if listed == nil {
 			continue
 		}
@@ -263,7 +264,7 @@ func parseLock(text string) ([]Package, error) {
 func contentDigest(e Environment) Digest {
 	parts := []string{"falaj environment 1", e.Python, e.Platform, e.Lock}
 	if e.Interpreter.Site != nil {
-		parts = []string{"falaj environment 2", e.Python, e.Platform, e.Lock, strings.Join(siteList(e.Interpreter.Site), "\n")}
+		parts = []string{"falaj environment 2", e.Python, e.Platform, e.Lock, strings.Join(python.SiteList(e.Interpreter.Site), "\n")}
 	}
 	if e.Spec.AllowSource {
 		parts = append(parts, "built from source in project "+string(e.Project))
@@ -296,7 +297,7 @@ func specDigest(s Spec, in Interpreter, index string, more []string) (string, er
 	}
 	parts := []string{"falaj environment specification 1", in.Version, in.Platform, string(b), source, index}
 	if s.SitePackages {
-		parts = append(parts, strings.Join(siteList(in.Site), "\n"))
+		parts = append(parts, strings.Join(python.SiteList(in.Site), "\n"))
 	}
 	if in.ABI != "" {
 		parts = append(parts, "ABI "+in.ABI)
@@ -339,8 +340,8 @@ func explain(log string) (reason, hint string) {
 	}
 	reason = strings.TrimPrefix(reason, "No solution found when resolving dependencies ")
 	reason = strings.TrimPrefix(reason, "No solution found when resolving dependencies: ")
-	onSite := strings.Contains(reason, siteMark)
-	reason = strings.ReplaceAll(reason, siteMark, " of the interpreter")
+	onSite := strings.Contains(reason, python.SiteMark)
+	reason = strings.ReplaceAll(reason, python.SiteMark, " of the interpreter")
 	reason = conclusion(reason)
 	if reason == "" {
 		reason = "uv said nothing"

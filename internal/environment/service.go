@@ -18,12 +18,13 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/compute/engine"
+	"github.com/falaj-ml/falaj/internal/environment/image"
+	"github.com/falaj-ml/falaj/internal/environment/python"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/id"
-	"github.com/falaj-ml/falaj/internal/scheduler"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -36,7 +37,7 @@ type Authorizer interface {
 type Compute interface {
 	Submit(ctx context.Context, tx *store.Tx, r compute.Request) error
 	Logs(ctx context.Context, id compute.WorkloadID, offset int64, follow bool) (io.ReadCloser, error)
-	Pools(ctx context.Context) ([]compute.Pool, error)
+	ListPools(ctx context.Context) ([]compute.Pool, error)
 	// Waits says why a step waits for a node; nothing when it runs.
 	Waits(id compute.WorkloadID) (of []compute.Reason, possible bool)
 }
@@ -65,21 +66,20 @@ type Config struct {
 	Hosts []string
 	// CA is a PEM bundle that builds trust; empty looks at the usual places.
 	CA string
-	// Pools are where builds run: on this machine. Empty is the home pool.
-	Pools []string
+	// Builds is what a step of a build asks for beside its size: Pools on this machine, of which
+	// none is the home pool, Isolation, and Timeout, of which 0 is 20 minutes.
+	Builds compute.Request
 	// Engine is the engine whose pools see this machine's files; empty is local.
 	Engine string
 	// Kinds of the engines by name; what is not there is of the kind of its name.
 	Kinds map[string]string
 	// Images of this machine; nil refuses them.
-	Images Images
+	Images image.Store
 	// Containers says why this machine runs no images; nil is that it does.
 	Containers func() error
-	Isolation  scheduler.Isolation // empty is sandbox
-	Timeout    time.Duration       // of one step; 0 is 20 minutes
-	Pauses     []time.Duration     // before a step that was cut off is tried again, each time; nil is 5 s, 20 s and 1 minute
-	Log        *slog.Logger        // nil discards
-	Now        func() time.Time    // nil is time.Now
+	Pauses     []time.Duration  // before a step that was cut off is tried again, each time; nil is 5 s, 20 s and 1 minute
+	Log        *slog.Logger     // nil discards
+	Now        func() time.Time // nil is time.Now
 }
 
 // Service is the only way to environments. Safe for concurrent use.
@@ -97,27 +97,21 @@ type Service struct {
 	pruning sync.RWMutex
 	holders []Holder
 
-	background context.Context //nolint:containedctx // The life of pulls that nobody waits for.
-	stop       context.CancelFunc
-	pulls      sync.WaitGroup
+	images *image.Images
 
-	siteMu sync.Mutex
-	sites  map[string]site // by the interpreter's path
+	sites python.Sites
 }
 
 // New makes the service. compute learns of it with RegisterOwner(compute.Build, s).
 func New(cfg Config) *Service {
-	if len(cfg.Pools) == 0 {
-		cfg.Pools = []string{string(compute.Home)}
+	if len(cfg.Builds.Pools) == 0 {
+		cfg.Builds.Pools = []string{string(compute.Home)}
 	}
 	if cfg.Engine == "" {
 		cfg.Engine = "local"
 	}
-	if cfg.Isolation == "" {
-		cfg.Isolation = scheduler.Sandbox
-	}
-	if cfg.Timeout == 0 {
-		cfg.Timeout = 20 * time.Minute
+	if cfg.Builds.Timeout == 0 {
+		cfg.Builds.Timeout = 20 * time.Minute
 	}
 	if cfg.Pauses == nil {
 		cfg.Pauses = []time.Duration{5 * time.Second, 20 * time.Second, time.Minute}
@@ -128,9 +122,7 @@ func New(cfg Config) *Service {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	s := &Service{cfg: cfg, log: cfg.Log, now: cfg.Now, changed: make(chan struct{})}
-	s.background, s.stop = context.WithCancel(context.Background())
-	return s
+	return &Service{cfg: cfg, log: cfg.Log, now: cfg.Now, changed: make(chan struct{}), images: image.New(cfg.Images, cfg.Log)}
 }
 
 func (s *Service) allow(ctx context.Context, action policy.Action, p project.Name, name string) error {
@@ -396,13 +388,14 @@ func (s *Service) built(d Digest) bool {
 	return d != "" && err == nil
 }
 
-// One gives an environment by name, with its bill of materials. Needs
+// One gives an environment by name or name@digest, with its bill of materials. Needs
 // environment.read. Error: fault.NotFound.
-func (s *Service) One(ctx context.Context, p project.Name, name string) (Environment, error) {
+func (s *Service) One(ctx context.Context, p project.Name, ref string) (Environment, error) {
+	name, digest, _ := strings.Cut(ref, "@")
 	if err := s.allow(ctx, ActionRead, p, name); err != nil {
 		return Environment{}, err
 	}
-	return s.named(ctx, p, name, "")
+	return s.named(ctx, p, name, Digest(digest))
 }
 
 func (s *Service) named(ctx context.Context, p project.Name, name string, d Digest) (e Environment, err error) {
@@ -547,19 +540,19 @@ func (s *Service) Check(u Usable, p compute.Pool) error {
 	if p.Engine != s.cfg.Engine || u.Needs.Kind != PythonKind {
 		return nil
 	}
-	python, err := filepath.EvalSymlinks(u.Python)
-	if err != nil || !program(python) {
+	resolved, err := filepath.EvalSymlinks(u.Python)
+	if err != nil || !program(resolved) {
 		return fault.New(fault.Invalid, "the Python of environment %s is no longer on this machine", u.Name).
 			WithHint("Install it again, or apply the environment again with another version.")
 	}
 	if u.Interpreter.Site == nil {
 		return nil
 	}
-	now, err := s.packagesOf(context.Background(), u.Interpreter)
+	now, err := s.sites.Packages(context.Background(), u.Interpreter.Path)
 	if err != nil {
 		return err
 	}
-	if changed := siteChanged(u.Interpreter.Site, now); changed != "" {
+	if changed := python.SiteChanged(u.Interpreter.Site, now); changed != "" {
 		return fault.New(fault.Invalid, "the Python of environment %s no longer has the packages that it was built on: %s", u.Name, changed).
 			WithHint("Apply the environment again.")
 	}

@@ -21,7 +21,7 @@ const (
 // chooseBackend is the build of PyTorch that fits all pools, as they are now: for CPUs
 // where none has a GPU, else that of the package index, which brings CUDA.
 func (s *Service) chooseBackend(ctx context.Context) (string, error) {
-	pools, err := s.cfg.Compute.Pools(identity.With(ctx, identity.Loop("environment")))
+	pools, err := s.cfg.Compute.ListPools(identity.With(ctx, identity.Loop("environment")))
 	if err == nil && withoutGPU(pools) {
 		return cpuBackend, nil
 	}
@@ -50,7 +50,7 @@ func (s *Service) idleCUDA(ctx context.Context, e Environment) string {
 	if n.CUDA == "" {
 		return ""
 	}
-	pools, err := s.cfg.Compute.Pools(identity.With(ctx, identity.Loop("environment")))
+	pools, err := s.cfg.Compute.ListPools(identity.With(ctx, identity.Loop("environment")))
 	if err != nil {
 		s.log.WarnContext(ctx, "whether a pool has a GPU is not known", slog.Any("error", err))
 		return ""

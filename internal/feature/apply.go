@@ -12,6 +12,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature/naming"
 	"github.com/falaj-ml/falaj/internal/feature/offline"
 	"github.com/falaj-ml/falaj/internal/feature/value"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
@@ -206,7 +207,7 @@ func (s *Definitions) settle(ctx context.Context, tx *store.Tx, k Kind, r ApplyR
 		if err != nil {
 			return Definition{}, "", err
 		}
-		if aliases[latest] == d.Version {
+		if aliases[naming.Latest] == d.Version {
 			return d, project.Unchanged, nil
 		}
 	case !fault.Is(err, fault.NotFound):
@@ -229,7 +230,7 @@ func (s *Definitions) settle(ctx context.Context, tx *store.Tx, k Kind, r ApplyR
 	if r.DryRun {
 		return d, change, nil
 	}
-	return d, change, s.definitionStore.PutAlias(ctx, tx, r.Project, k, r.Name, latest, d.Version)
+	return d, change, s.definitionStore.PutAlias(ctx, tx, r.Project, k, r.Name, naming.Latest, d.Version)
 }
 
 // keysOf resolves entities to their join keys.
@@ -428,10 +429,10 @@ func (s *Definitions) Promote(ctx context.Context, p project.Name, k Kind, versi
 	if err := s.allow(ctx, ActionApply, p, name); err != nil {
 		return Header{}, err
 	}
-	if err := checkAlias(alias); err != nil {
+	if err := naming.CheckAlias(alias); err != nil {
 		return Header{}, err
 	}
-	if alias == latest {
+	if alias == naming.Latest {
 		return Header{}, fault.New(fault.Invalid, "the alias latest always names the newest version").WithHint("To make a version the latest, apply its content again.")
 	}
 	var h Header
@@ -457,27 +458,27 @@ func (s *Definitions) Promote(ctx context.Context, p project.Name, k Kind, versi
 
 // find resolves a ref in a transaction.
 func (s *core) find(ctx context.Context, tx *store.Tx, p project.Name, k Kind, name string) (Definition, error) {
-	r, err := parseRef(name)
+	r, err := naming.ParseRef(name)
 	if err != nil {
 		return Definition{}, err
 	}
-	if r.version == 0 {
-		aliases, err := s.definitionStore.Aliases(ctx, tx, p, k, r.name)
+	if r.Version == 0 {
+		aliases, err := s.definitionStore.Aliases(ctx, tx, p, k, r.Name)
 		if err != nil {
 			return Definition{}, err
 		}
 		var ok bool
-		if r.version, ok = aliases[r.alias]; !ok {
+		if r.Version, ok = aliases[r.Alias]; !ok {
 			if len(aliases) == 0 {
-				return Definition{}, fault.New(fault.NotFound, "there is no feature %s %q in project %s", k, r.name, p).WithHint("%s", k.hint())
+				return Definition{}, fault.New(fault.NotFound, "there is no feature %s %q in project %s", k, r.Name, p).WithHint("%s", k.hint())
 			}
-			return Definition{}, fault.New(fault.NotFound, "feature %s %q has no alias %q", k, r.name, r.alias).
+			return Definition{}, fault.New(fault.NotFound, "feature %s %q has no alias %q", k, r.Name, r.Alias).
 				WithHint("Its aliases are %s.", strings.Join(slices.Sorted(maps.Keys(aliases)), ", "))
 		}
 	}
-	d, err := s.definitionStore.Definition(ctx, tx, p, k, r.name, r.version)
+	d, err := s.definitionStore.Definition(ctx, tx, p, k, r.Name, r.Version)
 	if fault.Is(err, fault.NotFound) {
-		return Definition{}, fault.New(fault.NotFound, "there is no feature %s %s@%d in project %s", k, r.name, r.version, p).WithHint("%s", k.hint())
+		return Definition{}, fault.New(fault.NotFound, "there is no feature %s %s@%d in project %s", k, r.Name, r.Version, p).WithHint("%s", k.hint())
 	}
 	return d, err
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
 	"github.com/falaj-ml/falaj/internal/feature/featuresql"
+	"github.com/falaj-ml/falaj/internal/feature/lineage"
 	"github.com/falaj-ml/falaj/internal/feature/online"
 	"github.com/falaj-ml/falaj/internal/feature/value"
 	"github.com/falaj-ml/falaj/internal/governance/project"
@@ -129,7 +130,7 @@ func TestComputedTrainingSet(t *testing.T) {
 		t.Fatal(err)
 	}
 	made := v.derived.Origins()
-	for _, want := range []feature.Origin{
+	for _, want := range []lineage.Origin{
 		{Dataset: "weather@1", Column: "temp", How: "transformation"},
 		{Dataset: "weather@1", Column: "humid", How: "transformation"},
 		{Dataset: "spine@1", Column: "delay", How: "transformation"},
@@ -139,7 +140,7 @@ func TestComputedTrainingSet(t *testing.T) {
 			t.Errorf("late is made of %+v, without %+v", made["late"], want)
 		}
 	}
-	expect(t, made["temp"][0], feature.Origin{Dataset: "weather@1", Column: "temp", How: "identity"})
+	expect(t, made["temp"][0], lineage.Origin{Dataset: "weather@1", Column: "temp", How: "identity"})
 	expect(t, slices.Sorted(maps.Keys(made)), []string{"at", "delay", "felt", "late", "note", "origin", "share", "temp", "word"})
 	w.mustMaterialise("weather", w.now)
 	report, err := w.Verify(w.ctx, feature.VerifyRequest{Project: nyc, TrainingSet: set.Dataset})

@@ -6,6 +6,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
 
+	"github.com/falaj-ml/falaj/internal/feature/lineage"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/store"
@@ -75,8 +76,11 @@ type Rows struct {
 	array.RecordReader
 	Local   []string // the columns whose times had no zone
 	Inputs  []Input
-	Origins Origins // nil when they are not known
+	Origins lineage.Origins // nil when they are not known
 }
+
+// ColumnOrigins implements lineage.Traced.
+func (r Rows) ColumnOrigins() lineage.Origins { return r.Origins }
 
 // Input is a version that SQL sees as a table.
 type Input struct {
@@ -95,5 +99,5 @@ type Derived struct {
 	Digest      string             // of the producer's definition
 	Text        string             // the definition for people, at most 64 KiB
 	// Origins are asked for when the rows have been read; nil is not known.
-	Origins func() Origins
+	Origins func() lineage.Origins
 }

@@ -4,7 +4,7 @@
 // # Map
 //
 //   - feature.go: Entity, View and ServiceDefinition (the manifest kind FeatureService),
-//     their specs and what these must satisfy; ref.go: names of versions and
+//     their specs and what these must satisfy; naming/ has the names of versions and
 //     features.
 //   - Services (service.go) are the only ways in, one for each kind of caller; New makes
 //     them over one core. Definitions (apply.go) keeps definitions,
@@ -15,8 +15,8 @@
 //     copies.go) moves rows to new subkeys and removes
 //     expired ones, onlinestore.go begins in another online store,
 //     Erasure finds and removes a person: identify.go finds the views, person.go erases
-//     online rows, forget.go events; viewrows.go reads the rows of a view; lineage.go and
-//     columnlineage.go say what came from what; entitydigest.go names entities in the audit log.
+//     online rows, forget.go events; viewrows.go reads the rows of a view; lineage.go says what
+//     came from what, lineage/ of which columns; digest/ names entities in the audit log.
 //   - stream.go is the log of a dataset's events, streamapply.go brings them online, streamsnapshot.go
 //     into the dataset, deadletter.go keeps what is no event, feed.go reads sources.
 //   - computed.go has the features of a service that are computed when they are
@@ -59,6 +59,7 @@ import (
 	"github.com/agnivade/levenshtein"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature/naming"
 	"github.com/falaj-ml/falaj/internal/feature/value"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/id"
@@ -319,12 +320,12 @@ func (s ServiceSpec) Validate() error {
 		return bad("features", "%d are over the limit of %d", n, maxSelected)
 	}
 	for i, f := range s.Features {
-		if _, err := parseFeature(f); err != nil {
+		if _, err := naming.ParseFeature(f); err != nil {
 			return fault.Wrap(err, "spec.features[%d]", i)
 		}
 	}
 	for i, f := range s.Inputs {
-		if _, err := parseFeature(f); err != nil {
+		if _, err := naming.ParseFeature(f); err != nil {
 			return fault.Wrap(err, "spec.inputs[%d]", i)
 		}
 	}

@@ -2,6 +2,9 @@ package feature
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"slices"
 	"time"
 
@@ -253,4 +256,16 @@ func (s *Streams) pushed(v View, columns map[string][]any) ([]online.Row, error)
 		}
 	}
 	return rows, nil
+}
+
+// rowsDigest is the digest by which the audit log names rows that were pushed: an HMAC
+// under a key of the project, because rows of one person can be guessed.
+func (s *access) rowsDigest(ctx context.Context, p project.Name, rows []online.Row) (string, error) {
+	key, err := s.cfg.Keys.DataKey(ctx, string(p), "", "digests of rows that were pushed 1")
+	if err != nil {
+		return "", fault.Wrap(err, "the key of the audit log's digests")
+	}
+	mac := hmac.New(sha256.New, key)
+	mac.Write([]byte(chain("", rows)))
+	return "hmac-sha256:" + hex.EncodeToString(mac.Sum(nil)), nil
 }

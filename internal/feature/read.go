@@ -6,11 +6,13 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature/digest"
 	"github.com/falaj-ml/falaj/internal/feature/online"
 	"github.com/falaj-ml/falaj/internal/feature/value"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
@@ -238,7 +240,7 @@ func (s *access) journal(ctx context.Context, action policy.Action, p project.Na
 		return err
 	}
 	for _, i := range read {
-		digester.add(pl.views[i].view, keys[i])
+		digester.Add(pl.views[i].view.digested(), len(pl.views[i].view.Keys), keys[i])
 	}
 	detail := map[string]any{"views": views, "entities": rows, "as_of": at, "classification": class}
 	if purpose != "" {
@@ -251,12 +253,12 @@ func (s *access) journal(ctx context.Context, action policy.Action, p project.Na
 		return fault.Wrap(s.cfg.Journal.Record(ctx, audit.Entry{Project: string(p), Action: string(action), Object: objectKind + " view " + views[0], Detail: detail}),
 			"record the read of %s view %s", objectKind, views[0])
 	}
-	if len(digester.all) <= maxDigests {
-		detail["keys_digest"] = digester.all
+	if len(digester.All()) <= maxDigests {
+		detail["keys_digest"] = digester.All()
 		return record(ctx, detail)
 	}
 	group, ctx := errgroup.WithContext(ctx) // they share syncs
-	for part := range slices.Chunk(digester.all, maxDigests) {
+	for part := range slices.Chunk(digester.All(), maxDigests) {
 		detail := maps.Clone(detail)
 		detail["keys_digest"] = part
 		group.Go(func() error { return record(ctx, detail) })
@@ -456,4 +458,51 @@ func micros(t time.Time) int64 {
 		return math.MinInt64
 	}
 	return t.UnixMicro()
+}
+
+// maxDigests bounds the digests of one audit entry: 25 bytes each, of 64 KiB.
+const maxDigests = 1500
+
+// digester makes the digests by which the audit log names entities.
+func (s *access) digester(ctx context.Context, p project.Name) (*digest.Digester, error) {
+	key, err := s.cfg.Keys.DataKey(ctx, string(p), "", "digests of keys that were read 1")
+	if err != nil {
+		return nil, fault.Wrap(err, "the key of the audit log's digests")
+	}
+	return digest.New(key), nil
+}
+
+// digested are the entities that the view's key names, each once.
+func (v View) digested() []digest.Entity {
+	var of []digest.Entity
+	for _, k := range v.Keys {
+		name, _, _ := strings.Cut(k.Entity, "@")
+		if len(of) == 0 || of[len(of)-1].Name != name {
+			of = append(of, digest.Entity{Name: name, Parts: v.about(name)})
+		}
+	}
+	return of
+}
+
+// ReadDigest is the digest by which audit entries name an entity with these values of
+// its join keys, as text and in their order. It asks for no permission: the caller has
+// asked, and records the question. Errors: those of Identify.
+func (s *OnlineReads) ReadDigest(ctx context.Context, p project.Name, entity string, values []string) (string, error) {
+	e, err := s.entity(ctx, p, entity)
+	if err != nil {
+		return "", err
+	}
+	parts, err := e.parse(entity, values)
+	if err != nil {
+		return "", err
+	}
+	d, err := s.digester(ctx, p)
+	if err != nil {
+		return "", err
+	}
+	var key []byte
+	for _, v := range parts {
+		key = value.AppendKey(key, v)
+	}
+	return d.Digest(entity, key), nil
 }

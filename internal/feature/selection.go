@@ -64,13 +64,13 @@ func (s *core) pick(ctx context.Context, tx *store.Tx, p project.Name, features 
 	at := map[string]int{} // by view ref as given
 	next := 0
 	for _, text := range features {
-		f, err := parseFeature(text)
+		f, err := naming.ParseFeature(text)
 		if err != nil {
 			return nil, err
 		}
-		i, known := at[f.view]
+		i, known := at[f.View]
 		if !known {
-			d, err := s.find(ctx, tx, p, ViewKind, f.view)
+			d, err := s.find(ctx, tx, p, ViewKind, f.View)
 			if err != nil {
 				return nil, err
 			}
@@ -83,22 +83,22 @@ func (s *core) pick(ctx context.Context, tx *store.Tx, p project.Name, features 
 				out = append(out, ofView(v))
 				i = len(out) - 1
 			}
-			at[f.view] = i
+			at[f.View] = i
 		}
 		o := &out[i]
 		wanted := make([]int, 0, 1)
-		if f.feature == "" {
+		if f.Feature == "" {
 			for n := range o.view.Features {
 				wanted = append(wanted, n)
 			}
 		} else {
-			n := o.view.feature(f.feature)
+			n := o.view.feature(f.Feature)
 			if n < 0 {
 				names := make([]string, len(o.view.Features))
 				for i := range names {
 					names[i] = o.view.Features[i].Name
 				}
-				return nil, fault.New(fault.NotFound, "feature view %s has no feature %q%s", o.view.Ref(), clip(f.feature), nearest(f.feature, names)).
+				return nil, fault.New(fault.NotFound, "feature view %s has no feature %q%s", o.view.Ref(), clip(f.Feature), nearest(f.Feature, names)).
 					WithHint("Its features are %s.", clipList(names))
 			}
 			wanted = append(wanted, n)

@@ -10,6 +10,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow/memory"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature/naming"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/share"
@@ -119,11 +120,11 @@ func (s *Streams) position(ctx context.Context, tx *store.Tx, p project.Name, da
 	if err != nil || st.Version == "" || st.Version == version {
 		return st.SnapshotSeq, err
 	}
-	_, last, err := SplitRef(st.Version)
+	_, last, err := naming.SplitRef(st.Version)
 	if err != nil {
 		return 0, err
 	}
-	_, number, err := SplitRef(version)
+	_, number, err := naming.SplitRef(version)
 	if err == nil && number < last {
 		return 0, fault.New(fault.Conflict, "%s was superseded by %s during the operation", version, st.Version).WithHint("Try again.")
 	}

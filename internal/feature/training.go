@@ -10,6 +10,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/feature/lineage"
 	"github.com/falaj-ml/falaj/internal/feature/naming"
 	"github.com/falaj-ml/falaj/internal/feature/offline"
 	"github.com/falaj-ml/falaj/internal/feature/value"
@@ -120,11 +121,11 @@ func (s *OfflineReads) MakeTrainingSet(ctx context.Context, r TrainingSetRequest
 	if err != nil {
 		return TrainingSet{}, err
 	}
-	var made tracer
+	var made lineage.Trace
 	for i := range views {
-		views[i].Open = made.watch(i, views[i].Open, t.Views[i].Inputs)
+		views[i].Open = made.Watch(i, views[i].Open, datasetsOf(t.Views[i].Inputs)...)
 	}
-	open := made.watch(spine, s.spine(r.Project, t.Spine, t.Inputs), t.Inputs)
+	open := made.Watch(lineage.Spine, s.spine(r.Project, t.Spine, t.Inputs), datasetsOf(t.Inputs)...)
 	joined, err := offline.Join(ctx, offline.Spine{Open: open, Timestamp: r.Timestamp}, views, s.cfg.Join)
 	if err != nil {
 		return TrainingSet{}, fault.Wrap(err, "creating training set %s", r.Name)
@@ -138,7 +139,7 @@ func (s *OfflineReads) MakeTrainingSet(ctx context.Context, r TrainingSetRequest
 	kept, err := s.cfg.Data.Create(ctx, Derived{
 		Project: r.Project, Name: r.Name, Description: r.Description, Rows: rows, Parents: t.parents(),
 		Kind: "training_set", Digest: digest, Text: string(definition),
-		Origins: func() Origins { return made.origins(r.Timestamp, pl) },
+		Origins: func() lineage.Origins { return made.Origins(pl.join(r.Timestamp)) },
 	})
 	if err != nil {
 		return TrainingSet{}, fault.Wrap(err, "creating training set %s", r.Name)
@@ -331,4 +332,44 @@ func (s *core) trainingSet(ctx context.Context, p project.Name, dataset string) 
 			WithHint("Name a version made by `falaj feature training-set`, such as delays@1.")
 	}
 	return t, err
+}
+
+// datasetsOf are the datasets of inputs.
+func datasetsOf(inputs []InputRef) []string {
+	refs := make([]string, len(inputs))
+	for i, in := range inputs {
+		refs[i] = in.Dataset
+	}
+	return refs
+}
+
+// join is how the plan makes the columns of a training set.
+func (pl *plan) join(timestamp string) lineage.Join {
+	j := lineage.Join{Timestamp: timestamp, Names: pl.names, Read: pl.read, Visible: pl.visible, Views: make([]lineage.View, len(pl.views))}
+	for i, v := range pl.views {
+		of := lineage.View{Times: []string{v.view.Timestamp, v.view.CreatedTimestamp}}
+		for _, key := range v.view.Keys {
+			of.Keys = append(of.Keys, key.Name)
+		}
+		for n, f := range v.features {
+			column := lineage.Feature{At: v.order[n]}
+			switch {
+			case f < len(v.view.Aggregations):
+				column.Column, column.Aggregated = v.view.Aggregations[f].Column, true
+			case f < len(v.view.Features):
+				column.Column = v.view.Features[f].Name
+			}
+			of.Features = append(of.Features, column)
+		}
+		j.Views[i] = of
+	}
+	if c := pl.computed; c != nil {
+		for _, q := range c.request {
+			j.Requests = append(j.Requests, q.name)
+		}
+		for _, f := range c.fields {
+			j.Computed = append(j.Computed, lineage.Computed{Uses: f.program.Uses()})
+		}
+	}
+	return j
 }

@@ -7,7 +7,7 @@ import (
 )
 
 func (s *Server) listPools(ctx context.Context, _ *struct{}) (*body[items[compute.Pool]], error) {
-	pools, err := s.Compute.Pools.Pools(ctx)
+	pools, err := s.Compute.Pools.ListPools(ctx)
 	return listed(pools, "", err)
 }
 
@@ -28,7 +28,7 @@ func (s *Server) releaseNode(ctx context.Context, in *struct {
 }
 
 func (s *Server) listQueues(ctx context.Context, _ *struct{}) (*body[items[compute.Queue]], error) {
-	queues, err := s.Compute.Queues.Queues(ctx)
+	queues, err := s.Compute.Queues.ListQueues(ctx)
 	return listed(queues, "", err)
 }
 

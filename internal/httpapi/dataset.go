@@ -53,7 +53,7 @@ func (s *Server) deleteDataset(ctx context.Context, in *struct {
 	Deleting
 	Force  bool   `query:"force" doc:"Delete it even if a deployment depends on it; needs a reason"`
 	Reason string `query:"reason" maxLength:"2000" doc:"Reason of the deletion; stored in the audit log"`
-	Name   string `path:"name" maxLength:"63" doc:"Dataset, or name@version for one version"`
+	Name   string `path:"name" maxLength:"90" doc:"Dataset, or name@version for one version"`
 },
 ) (*none, error) {
 	ref, err := dataset.ParseRef(in.Name)

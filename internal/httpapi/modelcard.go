@@ -132,14 +132,18 @@ func (s *Server) packagesOf(ctx context.Context, p project.Name, job string) (*c
 		return nil, nil
 	}
 	j, err := s.Training.Jobs.One(ctx, p, training.JobID(job))
-	if err != nil || j.Spec.Environment == "" || j.EnvDigest == "" {
+	if err != nil {
 		return nil, unseen(err)
 	}
-	b, err := s.Environments.Materials(ctx, p, j.Spec.Environment+"@"+string(j.EnvDigest))
+	ref := j.EnvironmentRef()
+	if ref == "" {
+		return nil, nil
+	}
+	b, err := s.Environments.Materials(ctx, p, ref)
 	if err != nil {
 		return nil, unseen(err)
 	}
 	bom := &cdx.BOM{}
 	err = cdx.NewBOMDecoder(bytes.NewReader(b), cdx.BOMFileFormatJSON).Decode(bom)
-	return bom, fault.Wrap(err, "reading the bill of materials of environment %s", j.Spec.Environment)
+	return bom, fault.Wrap(err, "reading the bill of materials of environment %s", ref)
 }

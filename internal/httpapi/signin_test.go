@@ -41,7 +41,7 @@ func openLogin(t *testing.T) *loginWorld {
 	}
 	provider := oidc.New(oidc.Config{
 		Name: policytest.Provider, Issuer: w.op.URL, ClientID: w.op.ClientID, Secret: func() string { return w.op.Secret },
-		GroupsClaim: "groups", UsernameClaim: "preferred_username", Client: oidc.NewClient(nil),
+		GroupsClaim: "groups", UsernameClaim: "preferred_username", Client: oidc.NewClient(nil, nil),
 	})
 	logins, err := signin.New(signin.Config{
 		DB: db, Store: identitysql.Sessions{}, Accounts: w.Accounts, Authorizer: w.Authority, Sealer: ring, Journal: w.Journal, URL: "https://falaj.example",

@@ -27,11 +27,15 @@ func (s *Server) proposeJob(ctx context.Context, in *struct {
 	}
 },
 ) (*body[replay.Proposal], error) {
-	r, about, err := s.Training.Submission.Propose(ctx, project.Name(in.Project), in.Body.Name, in.Body.Spec)
+	r, left, err := s.Training.Submission.Propose(ctx, project.Name(in.Project), in.Body.Name, in.Body.Spec)
 	if err != nil {
 		return nil, err
 	}
 	work, err := s.Compute.Workloads.Propose(ctx, r)
-	about.ID, about.Queue = work.ID, work.Queue
+	about := replay.About{ID: work.ID, Label: in.Body.Name, Project: in.Project, Queue: work.Queue, State: "proposed"}
+	if left.Basis != "" {
+		seconds := left.Time.Seconds()
+		about.Left, about.Basis = &seconds, left.Basis
+	}
 	return one(replay.Proposal{About: about, Work: work}, err)
 }

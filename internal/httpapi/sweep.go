@@ -60,7 +60,7 @@ func (s *Server) listSweeps(ctx context.Context, in *struct {
 	InProject
 	Page
 },
-) (*body[items[sweep.Sweep]], error) {
+) (*body[items[sweep.ListedSweep]], error) {
 	after, err := pageNumber(in.Token)
 	if err != nil {
 		return nil, err

@@ -17,6 +17,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/training"
 	"github.com/falaj-ml/falaj/internal/training/optimize"
+	"github.com/falaj-ml/falaj/internal/training/output"
+	"github.com/falaj-ml/falaj/internal/training/profile"
 )
 
 // maxWait is how long a request may be held for a job to end.
@@ -254,7 +256,7 @@ func (s *Server) listProfiles(ctx context.Context, in *InJob) (*body[items[train
 
 func (s *Server) profileJob(ctx context.Context, in *struct {
 	InJob
-	Body training.Look
+	Body profile.Look
 },
 ) (*body[training.Profile], error) {
 	return one(s.Training.Usage.Profile(ctx, project.Name(in.Project), training.JobID(in.Job), in.Body))
@@ -302,13 +304,13 @@ type jobFilesInput struct {
 	Path    string `query:"path" maxLength:"4096" doc:"A file or directory below the output directory; default: all"`
 }
 
-func (s *Server) jobFiles(ctx context.Context, in *jobFilesInput) (*body[training.Output], error) {
-	out, err := s.Training.Outputs.OutputFiles(ctx, project.Name(in.Project), training.JobID(in.Job), in.Path)
-	return &body[training.Output]{Body: out}, err
+func (s *Server) jobFiles(ctx context.Context, in *jobFilesInput) (*body[output.Output], error) {
+	out, err := s.Training.Files.List(ctx, project.Name(in.Project), in.Job, in.Path)
+	return &body[output.Output]{Body: out}, err
 }
 
 func (s *Server) jobFile(w http.ResponseWriter, r *http.Request) {
-	from, err := s.Training.Outputs.OpenOutput(r.Context(), project.Name(r.PathValue("project")), training.JobID(r.PathValue("job")), r.URL.Query().Get("path"))
+	from, err := s.Training.Files.Open(r.Context(), project.Name(r.PathValue("project")), r.PathValue("job"), r.URL.Query().Get("path"))
 	if err != nil {
 		s.fail(w, r, err)
 		return
@@ -414,7 +416,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, from io.ReadClos
 }
 
 func (s *Server) uploadSource(w http.ResponseWriter, r *http.Request) {
-	src, err := s.Training.SourceArchives.UploadSource(r.Context(), project.Name(r.PathValue("project")), r.Body)
+	src, err := s.Training.SourceArchives.Upload(r.Context(), project.Name(r.PathValue("project")), r.Body)
 	if err != nil {
 		s.fail(w, r, err)
 		return
@@ -431,8 +433,7 @@ func (s *Server) listEnvironments(ctx context.Context, in *struct {
 }
 
 func (s *Server) oneEnvironment(ctx context.Context, in *struct {
-	InProject
-	Name  string `path:"name" maxLength:"63" doc:"Environment"`
+	InEnvironment
 	Wait  string `query:"wait" doc:"Wait until the build has ended, at most this time, such as 30s; at most 1m"`
 	Phase string `query:"phase" maxLength:"4096" doc:"With wait: return when the phase differs from this one; - means no phase"`
 },

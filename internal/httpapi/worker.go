@@ -9,7 +9,6 @@ import (
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
-	"github.com/falaj-ml/falaj/internal/training"
 )
 
 // workerRoutes are for the agents on the nodes of remote engines; see package
@@ -48,7 +47,7 @@ func (s *Server) jobSecrets(w http.ResponseWriter, r *http.Request) {
 	err := speaksFor(r, workload)
 	var set any
 	if err == nil {
-		set, err = s.Training.Execution.Secrets(r.Context(), training.AttemptID(workload))
+		set, err = s.Training.Secrets.Open(r.Context(), workload)
 	}
 	if err != nil {
 		s.fail(w, r, err)

@@ -5,7 +5,8 @@
 // Parts: machine.go (Facts, labels), cpu.go (processors and topology),
 // spread.go (which cores a worker gets), bandwidth.go (memory, measured),
 // accelerator.go (accelerators as their vendor's library lists them), name.go
-// (what records call the machine); nvml/ is
+// (what records call the machine), allocatable.go (what it has for workloads),
+// memory.go (the memory limit of this process); nvml/ is
 // that library for NVIDIA's, loaded at run time.
 //
 // Everything is read from /proc, /sys and the C library's file, nothing is run.

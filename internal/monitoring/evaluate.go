@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/falaj-ml/falaj/internal/drift"
 	"github.com/falaj-ml/falaj/internal/feature/naming"
+	"github.com/falaj-ml/falaj/internal/monitoring/change"
 	"github.com/falaj-ml/falaj/internal/sketch"
 )
 
@@ -79,9 +79,7 @@ func (b *baseline) name() string {
 // compared is an input on its way to be judged with the others.
 type compared struct {
 	Feature
-	result drift.Result
-	tested bool
-	failed bool // a check says that it drifted, whatever the test says
+	result change.Result
 	based  bool // there is a baseline
 }
 
@@ -96,21 +94,19 @@ func compare(spec DriftSpec, w *Window, all *pane, b *baseline, judge, hide bool
 		columns = append(columns, compareOne(spec, name, b.columns[name], all.named(name), alpha, hide))
 	}
 	columns = append(columns, compareOne(spec, "score", b.score, all.Score, alpha, hide))
-	results := make([]drift.Result, len(columns))
+	results := make([]change.Result, len(columns))
 	for i := range columns {
 		results[i] = columns[i].result
 	}
-	if corrected, err := drift.Correct(results, drift.Correction(spec.Correction)); err == nil {
-		results = corrected
-	}
+	results = change.Correct(results, spec.Correction)
 	drifted, based, decided := 0, 0, 0
 	var without []string
 	for i := range columns {
 		c := &columns[i]
-		if c.tested {
+		if c.result.Tested {
 			c.fill(results[i])
 		}
-		c.Drifted = judge && (c.failed || c.tested && results[i].Drifted)
+		c.Drifted = judge && (c.result.Failed || c.result.Tested && results[i].Drifted)
 		if i == len(columns)-1 {
 			if all.Score.Rows() == 0 {
 				break
@@ -120,7 +116,7 @@ func compare(spec DriftSpec, w *Window, all *pane, b *baseline, judge, hide bool
 				notes = append(notes, c.Note)
 			}
 			w.Score = &c.Feature
-			if c.failed || c.tested {
+			if c.result.Failed || c.result.Tested {
 				decided++
 			}
 			break
@@ -131,7 +127,7 @@ func compare(spec DriftSpec, w *Window, all *pane, b *baseline, judge, hide bool
 		} else {
 			without = append(without, c.Name)
 		}
-		if c.failed || c.tested {
+		if c.result.Failed || c.result.Tested {
 			decided++
 		}
 		if c.Drifted {
@@ -205,8 +201,7 @@ func (p *pane) named(name string) *sketch.Column {
 }
 
 func compareOne(spec DriftSpec, name string, ref, cur *sketch.Column, alpha float64, hide bool) compared {
-	c := compared{Feature: Feature{Name: name, Kind: string(sketch.Numeric)}, based: ref != nil}
-	c.result = drift.Result{Outcome: drift.Undecided, PValue: math.NaN(), Adjusted: math.NaN()}
+	c := compared{Feature: Feature{Name: name, Kind: string(sketch.Numeric)}, result: change.Untested(), based: ref != nil}
 	if ref != nil {
 		c.Kind, c.BaselineMean, c.BaseMissing = string(ref.Kind()), number(ref.Mean()), fraction(ref.Missing(), ref.Rows())
 	}
@@ -221,43 +216,17 @@ func compareOne(spec DriftSpec, name string, ref, cur *sketch.Column, alpha floa
 		c.Note = "it is not in the baseline"
 		return c
 	case cur == nil:
-		c.Note, c.failed, c.Missing = "it is not in the window", true, 1
+		c.Note, c.result.Failed, c.Missing = "it is not in the window", true, 1
 		return c
 	}
-	ref, cur = sketch.Alike(ref, cur)
-	var notes []string
-	for _, check := range drift.Checks(ref, cur, drift.CheckOptions{Alpha: alpha, Hide: hide}) {
-		if !check.Failed {
-			continue
-		}
-		notes = append(notes, check.Detail)
-		switch check.Name {
-		case drift.CheckType, drift.CheckMissing, drift.CheckInfinite:
-			c.failed = true
-		default: // new categories and values out of range are for people
-		}
-	}
-	options := drift.Options{Alpha: spec.Alpha, Threshold: spec.Threshold, Seed: 1}
-	result, err := drift.Test(drift.Method(spec.Method), ref, cur, options)
-	if err != nil { // the method is for columns of another kind
-		result, err = drift.Test(drift.Auto, ref, cur, options)
-	}
-	if err != nil {
-		c.Note = strings.Join(append(notes, err.Error()), "; ")
-		return c
-	}
-	c.result, c.tested = result, result.Outcome == drift.Compared
-	c.Method = string(result.Method)
-	if result.Note != "" {
-		notes = append(notes, result.Note)
-	}
-	c.Note = strings.Join(notes, "; ")
+	c.result = change.Compare(ref, cur, change.Settings{Method: spec.Method, Alpha: spec.Alpha, Threshold: spec.Threshold, CheckAlpha: alpha, Hide: hide})
+	c.Method, c.Note = string(c.result.Method), strings.Join(c.result.Notes, "; ")
 	return c
 }
 
 // fill takes the numbers of a comparison; the p-value is the corrected one, which
 // is what the threshold is for.
-func (c *compared) fill(r drift.Result) {
+func (c *compared) fill(r change.Result) {
 	c.Statistic, c.Threshold, c.PValue = number(r.Statistic), number(r.Threshold), number(r.Adjusted)
 	if c.PValue == nil {
 		c.PValue = number(r.PValue)

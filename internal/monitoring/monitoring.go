@@ -7,14 +7,14 @@
 //     manifest, its defaults and limits.
 //   - baseline.go: what a version was trained on, as sketches; computed once per
 //     version and training set.
-//   - stream.go: detectors of change in the scores, across windows.
 //   - pane.go: records in append order become panes, panes become windows; pure.
 //   - evaluate.go: a window against its baseline, and which of its columns have drifted (compare); pure.
 //   - label.go: labels, which come late, become the performance of windows.
 //   - classify.go: the rows of a window and a job that tells them from the
 //     baseline's. classifier/ is the program and its answer.
 //   - loop.go: reads, closes, evaluates and records; the only writer.
-//   - The packages sketch and drift, and performance/, are the statistics; label/ joins
+//   - change/ tests columns against their baseline, and follows scores across windows. It, the
+//     packages sketch and drift, and performance/ are the statistics; label/ joins
 //     labels to predictions and evaluates rollouts; alert/ sends alerts.
 //
 // # Time

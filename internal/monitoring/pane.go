@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/monitoring/change"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/serving/prediction"
 	"github.com/falaj-ml/falaj/internal/sketch"
@@ -19,11 +20,12 @@ import (
 
 // Bounds of what a monitor holds in memory.
 const (
-	maxOpen     = 1000      // panes; when there are more, the oldest is given up
-	maxHeld     = 128 << 20 // bytes of their sketches, about; the same
-	maxColumns  = 512       // inputs of a pane
-	maxFailures = 20        // kinds of failure of a pane
-	never       = math.MinInt64 / 4
+	maxOpen       = 1000      // panes; when there are more, the oldest is given up
+	maxHeld       = 128 << 20 // bytes of their sketches, about; the same
+	maxColumns    = 512       // inputs of a pane
+	maxFailures   = 20        // kinds of failure of a pane
+	maxDetections = 100       // of a window
+	never         = math.MinInt64 / 4
 )
 
 // monday is the first Monday after the beginning of Unix time: windows begin at
@@ -203,8 +205,7 @@ type panes struct {
 	next   [2]int64            // end of the first window that can close; never is unknown
 	late   map[WindowKey]int64 // not yet recorded
 
-	detectors []string // that the manifest names
-	streams   map[streamKey]*stream
+	streams *change.Streams
 
 	lost int64 // panes given up because there were too many
 }
@@ -213,7 +214,7 @@ func newPanes(l layout, detectors []string) *panes {
 	return &panes{
 		layout: l, clocks: [2]clock{{never, never}, {never, never}}, open: map[WindowKey]*pane{},
 		next: [2]int64{never, never}, late: map[WindowKey]int64{},
-		detectors: detectors, streams: map[streamKey]*stream{},
+		streams: change.NewStreams(detectors),
 	}
 }
 
@@ -238,6 +239,18 @@ func (p *panes) marks() (watermark, replayed *time.Time) {
 		watermark = replayed
 	}
 	return watermark, replayed
+}
+
+// feed gives a record's scores to the detectors of its version. What a shadow
+// says is said to nobody, and not followed.
+func (p *panes) feed(r *prediction.Record) (found []Detection) {
+	if r.Shadow {
+		return nil
+	}
+	for _, detector := range p.streams.Feed(change.Stream{Version: r.Version, Replay: r.Replay}, r.Scores) {
+		found = append(found, Detection{Detector: detector, At: r.At.UTC()})
+	}
+	return found
 }
 
 // closed is a window that came to its end.
@@ -440,7 +453,7 @@ type stored struct {
 	Lost   int64
 	Panes  []storedPane
 
-	Streams []storedStream
+	Streams []change.Stored
 }
 
 type storedPane struct {
@@ -473,7 +486,7 @@ func (p *panes) encode() ([]byte, error) {
 		s.Panes = append(s.Panes, one)
 	}
 	var err error
-	if s.Streams, err = p.encodeStreams(); err != nil {
+	if s.Streams, err = p.streams.Encode(); err != nil {
 		return nil, err
 	}
 	var b bytes.Buffer
@@ -552,7 +565,7 @@ func decodePanes(b []byte, l layout, detectors []string) (*panes, error) {
 		return nil, fault.Wrap(err, "read open windows")
 	}
 	p.clocks, p.lost = s.Clocks, s.Lost
-	if err := p.decodeStreams(s.Streams); err != nil {
+	if err := p.streams.Decode(s.Streams); err != nil {
 		return nil, err
 	}
 	if s.Layout.ByRows != l.ByRows || s.Layout.Size != l.Size || s.Layout.Slide != l.Slide {

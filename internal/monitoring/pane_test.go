@@ -10,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/falaj-ml/falaj/internal/monitoring/change"
 	"github.com/falaj-ml/falaj/internal/serving/prediction"
 	"github.com/falaj-ml/falaj/internal/sketch"
 )
@@ -36,7 +37,7 @@ func TestPanes(t *testing.T) {
 		many := rapid.Int64Range(1, 4).Draw(t, "slides of a window")
 		l.Size = many * l.Slide
 		l.Lateness = rapid.Int64Range(0, 20).Draw(t, "minutes late") * 60e6
-		p, stored := newPanes(l, detectors), newPanes(l, detectors)
+		p, stored := newPanes(l, change.Detectors()), newPanes(l, change.Detectors())
 		start := time.Date(2013, 1, 1, 0, 0, 0, 0, time.UTC)
 		end := start
 		var a, b []string
@@ -69,7 +70,7 @@ func TestPanes(t *testing.T) {
 					t.Fatal(err)
 				}
 				late := stored.late
-				if stored, err = decodePanes(bytes, l, detectors); err != nil {
+				if stored, err = decodePanes(bytes, l, change.Detectors()); err != nil {
 					t.Fatal(err)
 				}
 				stored.late = late

@@ -9,10 +9,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/falaj-ml/falaj/internal/drift"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature/naming"
 	"github.com/falaj-ml/falaj/internal/monitoring/alert"
+	"github.com/falaj-ml/falaj/internal/monitoring/change"
 	"github.com/falaj-ml/falaj/internal/resource"
 )
 
@@ -114,13 +114,10 @@ type RetrainSpec struct {
 	On          []string `json:"on,omitempty" doc:"Triggers: drift, degraded; default both"`
 }
 
-// Detectors and metrics that a manifest may name.
-var (
-	detectors = []string{"adwin", "page_hinkley"}
-	measures  = []string{
-		"auc", "brier", "log_loss", "accuracy", "precision", "recall", "f1", "ece", "macro_f1", "mae", "rmse", "r2", "bias",
-	}
-)
+// measures are the metrics that a manifest may name.
+var measures = []string{
+	"auc", "brier", "log_loss", "accuracy", "precision", "recall", "f1", "ece", "macro_f1", "mae", "rmse", "r2", "bias",
+}
 
 // WithDefaults fills what the manifest leaves out.
 func (s Spec) WithDefaults(name string) Spec {
@@ -235,10 +232,10 @@ func (s Spec) validBaseline() error {
 func (s Spec) validDrift() error {
 	d := s.Drift
 	switch {
-	case !slices.Contains(drift.Methods(), drift.Method(d.Method)):
-		return unknown("spec.drift.method", d.Method, drift.Methods())
-	case !slices.Contains(drift.Corrections(), drift.Correction(d.Correction)):
-		return unknown("spec.drift.correction", d.Correction, drift.Corrections())
+	case !slices.Contains(change.Methods(), d.Method):
+		return unknown("spec.drift.method", d.Method, change.Methods())
+	case !slices.Contains(change.Corrections(), d.Correction):
+		return unknown("spec.drift.correction", d.Correction, change.Corrections())
 	case !(d.Alpha > 0 && d.Alpha < 1):
 		return fault.New(fault.Invalid, "spec.drift.alpha is %g, and must be over 0 and under 1", d.Alpha)
 	case !(d.Threshold > 0) || math.IsInf(d.Threshold, 0):
@@ -257,8 +254,8 @@ func (s Spec) validDrift() error {
 		return fault.New(fault.Invalid, "spec.repeat is %d, and must be at least -1", s.Repeat).WithHint("Write a number of windows, or -1 for never.")
 	}
 	for _, name := range s.Detectors {
-		if !slices.Contains(detectors, name) {
-			return unknown("spec.detectors", name, detectors)
+		if !slices.Contains(change.Detectors(), name) {
+			return unknown("spec.detectors", name, change.Detectors())
 		}
 	}
 	return nil

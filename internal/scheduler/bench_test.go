@@ -86,7 +86,7 @@ func BenchmarkLarge(b *testing.B) {
 					world.Pools[0].Nodes = append(world.Pools[0].Nodes, p.Nodes...)
 				}
 				world.Pools, world.Policy = world.Pools[:1], scheduler.Fifo
-				world.Queues = []scheduler.Queue{{Name: "q", Patient: patient}}
+				world.Queues = []scheduler.Queue{{Name: "q", NeverPreempts: patient}}
 				for i := range world.Submitted {
 					world.Submitted[i].Queue = "q"
 				}

@@ -67,22 +67,22 @@ func (s *State) poolForecasts(w *waiter, at *Placement) (out []PoolForecast) {
 	}
 	k := s.know(w)
 	for _, p := range k.pools {
-		room := PoolForecast{Pool: p.Name, Price: price(&w.Workload, p, w.least())}
+		forecast := PoolForecast{Pool: p.Name, Price: price(&w.Workload, p, w.least())}
 		n := 0
 		if at != nil && at.Pool == p.Name {
 			n = at.Workers
 		} else if most >= w.least() {
-			n = len(p.room(w, most, s.now))
+			n = len(p.rowsFor(w, most, s.now))
 		}
 		switch {
 		case n > 0:
-			room.Workers, room.At, room.Price = n, s.now, price(&w.Workload, p, n)
+			forecast.Workers, forecast.At, forecast.Price = n, s.now, price(&w.Workload, p, n)
 		case w.into == p && len(w.preempts) > 0:
-			room.At = w.leavingDone()
+			forecast.At = w.leavingDone()
 		default:
-			room.At = s.planReservation(p, w).at
+			forecast.At = s.planReservation(p, w).at
 		}
-		out = append(out, room)
+		out = append(out, forecast)
 	}
 	return out
 }

@@ -220,7 +220,7 @@ func parseWorld(t *testing.T, world string) (d Delta, tries []Workload) {
 			d.Policy = Policy(f[1])
 			d.Sizes = d.Policy == Goodput
 		case "queue":
-			q := Queue{Name: f[1], Parent: kv["parent"], Quota: limitIn(t, line, kv), Order: Order(kv["order"]), Patient: kv["patient"] != ""}
+			q := Queue{Name: f[1], Parent: kv["parent"], Quota: limitIn(t, line, kv), Order: Order(kv["order"]), NeverPreempts: kv["patient"] != ""}
 			q.Weight, _ = strconv.ParseFloat(kv["weight"], 64)
 			q.MinRuntime, _ = time.ParseDuration(kv["min"])
 			q.IdleReclaim, _ = time.ParseDuration(kv["reclaim"])

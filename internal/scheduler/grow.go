@@ -26,7 +26,7 @@ func (s *State) growth(r *run) []int {
 	if more = s.allowed(as); more == 0 {
 		return nil
 	}
-	return p.room(as, more, s.now)
+	return p.rowsFor(as, more, s.now)
 }
 
 // awaited reports that a pending work needs a limit that more of r would use.

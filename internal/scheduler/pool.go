@@ -203,15 +203,15 @@ func (p *pool) brief(w *Workload, now time.Time) bool {
 	return p.reserved != nil && !p.reserved.at.IsZero() && w.Timeout > 0 && !now.Add(w.Timeout).After(p.reserved.at)
 }
 
-// room finds rows for least to most workers: nil when there are too few. One worker
+// rowsFor finds rows for least to most workers: nil when there are too few. One worker
 // gets the row with room where the least of what others could use is lost, of those
 // the fullest, so that large requests keep finding whole nodes; a gang as few nodes
 // as it can, that stand as close together as they can. What asks for no accelerator
 // goes where none is left, if it can.
-func (p *pool) room(w *waiter, most int, now time.Time) []int {
+func (p *pool) rowsFor(w *waiter, most int, now time.Time) []int {
 	k, brief := w.known, p.brief(&w.Workload, now)
 	if k.kinds != nil {
-		return p.roomForRoles(w, now, brief)
+		return p.rowsForRoles(w, now, brief)
 	}
 	failed := &p.misfit
 	if p.reserved != nil && !brief {

@@ -252,7 +252,7 @@ func (s *State) countLeaving(r *run) {
 // patient reports that the workloads of a queue preempt no others. One without a queue has
 // no priority over others there, but under Tiresias all are in two queues.
 func (s *State) patient(q *queue) bool {
-	return q.Patient && (q.Name != "" || s.policy != Tiresias)
+	return q.NeverPreempts && (q.Name != "" || s.policy != Tiresias)
 }
 
 // preemptionMayHelp reports that there may be victims for w at all: workloads are leaving already,

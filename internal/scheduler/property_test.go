@@ -155,13 +155,13 @@ func drawQueues(t *rapid.T) []Queue {
 	for n := range mostly(t, "queues", 2, 4, 5, 3, 2, 1, 0) {
 		q := Queue{
 			Name: fmt.Sprint("q", n), Weight: float64(rapid.IntRange(0, 3).Draw(t, "weight")),
-			Order:       rapid.SampledFrom([]Order{"", BestEffort, Strict}).Draw(t, "order"),
-			HalfLife:    time.Duration(rapid.IntRange(0, 2).Draw(t, "half-life")) * time.Minute,
-			MinRuntime:  mostly(t, "min runtime", 2, 0, time.Minute, 3*time.Minute, 15*time.Minute),
-			Patient:     rarely(t, "patient", 5),
-			IdleReclaim: time.Duration(max(rapid.IntRange(-3, 2).Draw(t, "idle reclaim"), 0)) * time.Minute,
-			IdleEnd:     rapid.Bool().Draw(t, "idle end"),
-			Borrow:      maybe("borrow"), Lend: maybe("lend"),
+			Order:         rapid.SampledFrom([]Order{"", BestEffort, Strict}).Draw(t, "order"),
+			HalfLife:      time.Duration(rapid.IntRange(0, 2).Draw(t, "half-life")) * time.Minute,
+			MinRuntime:    mostly(t, "min runtime", 2, 0, time.Minute, 3*time.Minute, 15*time.Minute),
+			NeverPreempts: rarely(t, "patient", 5),
+			IdleReclaim:   time.Duration(max(rapid.IntRange(-3, 2).Draw(t, "idle reclaim"), 0)) * time.Minute,
+			IdleEnd:       rapid.Bool().Draw(t, "idle end"),
+			Borrow:        maybe("borrow"), Lend: maybe("lend"),
 		}
 		if !rarely(t, "no quota", 4) {
 			q.Quota = drawLimit(t, "nominal", 6)
@@ -482,7 +482,7 @@ func (w *world) check(t *rapid.T, s *State, plan Plan, before Delta) {
 		case !r.Preemptible && !w.idles(r, by, now) || r.Leaving || !r.Started.Before(now) || r.Started.Add(w.queue(r.Workload).MinRuntime).After(now):
 			t.Fatalf("%s may not be preempted: %+v", pr.Workload, r)
 		case w.idles(r, by, now):
-		case w.queue(by).Patient:
+		case w.queue(by).NeverPreempts:
 			t.Fatalf("nobody leaves for %s: %+v", pr.For, w.queue(by))
 		case policy == Tiresias && r.Queue == by.Queue && by.Served < 16*3600 && much(r, now):
 		case policy == Tiresias && r.Queue == by.Queue && by.Served >= 16*3600 && !much(r, now):
@@ -515,7 +515,7 @@ func (w *world) check(t *rapid.T, s *State, plan Plan, before Delta) {
 			case !r.Started.Before(now) || r.Started.Add(w.queue(r.Workload).MinRuntime).After(now):
 				t.Fatalf("%s runs since %s only", rs.Workload, r.Started)
 			case w.idles(r, by, now):
-			case w.queue(by).Patient:
+			case w.queue(by).NeverPreempts:
 				t.Fatalf("nobody leaves for %s: %+v", rs.For, w.queue(by))
 			case r.Queue == by.Queue && r.Priority >= by.Priority:
 				t.Fatalf("%s has no lower priority than %s", rs.Workload, rs.For)
@@ -588,7 +588,7 @@ func (w *world) queue(k Workload) Queue {
 	if i := slices.IndexFunc(w.queues, func(q Queue) bool { return q.Name == k.Queue }); i >= 0 {
 		return w.queues[i]
 	}
-	return Queue{Patient: w.policy != Tiresias}
+	return Queue{NeverPreempts: w.policy != Tiresias}
 }
 
 // limits checks that a workload that starts is within all limits: what each queue uses is

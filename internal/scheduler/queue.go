@@ -38,8 +38,8 @@ type Queue struct {
 	PerProject, PerUser resource.Limit
 	// MinRuntime is how long its workloads run before they may be preempted.
 	MinRuntime time.Duration
-	// The workloads of a Patient queue preempt no others, except idle ones.
-	Patient bool
+	// NeverPreempts says that its workloads preempt no others, except idle ones.
+	NeverPreempts bool `json:"Patient"` // the name in snapshots that people keep
 	// IdleReclaim is how long after Running.Idle a workload is preempted for others that
 	// wait for its accelerators; 0 is never. With IdleEnd, a workload that is not
 	// preemptible is ended too, and not retried.
@@ -112,7 +112,7 @@ func (s *State) requeue(queues []Queue) {
 		}
 		s.queues[q.Name] = n
 	}
-	add(Queue{Patient: true})
+	add(Queue{NeverPreempts: true})
 	for _, q := range queues {
 		add(q)
 	}

@@ -954,7 +954,7 @@ func (r *reference) room(w Workload, p Pool, most int) []string {
 		if most < w.least() {
 			return nil
 		}
-		return r.roomForRoles(w, p)
+		return r.rowsForRoles(w, p)
 	}
 	var fit []spot
 	counts := map[string]int{}
@@ -1230,8 +1230,8 @@ func (r *reference) packed(w Workload, p Pool, has func(Node) (resource.Amount, 
 	return most
 }
 
-// roomForRoles names a node for each worker of a gang with roles.
-func (r *reference) roomForRoles(w Workload, p Pool) []string {
+// rowsForRoles names a node for each worker of a gang with roles.
+func (r *reference) rowsForRoles(w Workload, p Pool) []string {
 	has := func(n Node) (resource.Amount, bool) {
 		free := r.free(p, n)
 		if k := r.kept[p.Name]; k != nil && !r.brief(w, p) {

@@ -302,9 +302,9 @@ func (p *pool) availableRows(w *waiter, now time.Time, brief bool) []vector {
 	return free
 }
 
-// roomForRoles finds a row for each worker of a gang with roles; nil if not all fit. It prefers
+// rowsForRoles finds a row for each worker of a gang with roles; nil if not all fit. It prefers
 // few nodes that are close together, as room does.
-func (p *pool) roomForRoles(w *waiter, now time.Time, brief bool) []int {
+func (p *pool) rowsForRoles(w *waiter, now time.Time, brief bool) []int {
 	k := w.known
 	failed := &p.misfit
 	if p.reserved != nil && !brief {

@@ -305,7 +305,7 @@ func (s *State) fitsWithOthers(p *pool, w *waiter, others []*run) bool {
 		}
 	}()
 	place := func(w *waiter, n int) bool {
-		rows := p.room(w, n, s.now)
+		rows := p.rowsFor(w, n, s.now)
 		if len(rows) < n {
 			return false
 		}

@@ -225,7 +225,7 @@ func (s *State) allowed(w *waiter) int {
 // cheapest first: see shapeOf.
 func (s *State) fit(w *waiter, most int, plan *Plan) bool {
 	for _, p := range w.known.pools {
-		rows := p.room(w, most, s.now)
+		rows := p.rowsFor(w, most, s.now)
 		if rows == nil {
 			continue
 		}

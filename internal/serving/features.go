@@ -138,6 +138,26 @@ func (f *FeaturesSpec) fits(m runtime.Metadata) error {
 	if in.Shape != nil && (len(in.Shape) != 2 || in.Shape[1] >= 0 && in.Shape[1] != int64(len(f.Columns))) {
 		return fault.New(fault.Invalid, "spec.features.columns: %d columns do not match input %q with shape %v", len(f.Columns), f.Input, in.Shape)
 	}
+	return f.ordered(in)
+}
+
+// ordered refuses columns that the model was trained with in another order, as far as it knows
+// their names: those of the features, with or without their view.
+func (f *FeaturesSpec) ordered(in runtime.Spec) error {
+	for _, named := range []func(string) string{
+		func(column string) string { return column },
+		func(column string) string { return strings.ReplaceAll(column, ":", "__") },
+		func(column string) string { return column[strings.LastIndex(column, ":")+1:] },
+	} {
+		var names []string
+		for _, c := range f.Columns {
+			names = append(names, named(c))
+		}
+		if !slices.Equal(names, in.Columns) && slices.Equal(slices.Sorted(slices.Values(names)), slices.Sorted(slices.Values(in.Columns))) {
+			return fault.New(fault.Invalid, "spec.features.columns: the order is not that in which the model was trained").
+				WithHint("List the columns in the order %s.", fault.Clip(strings.Join(in.Columns, ", "), 500))
+		}
+	}
 	return nil
 }
 

@@ -232,11 +232,15 @@ func (c *call) run(ctx context.Context) error {
 	if err := c.target.meta.Check(c.filled.inputs); err != nil {
 		return err
 	}
+	inputs, err := c.target.meta.Arrange(c.filled.inputs)
+	if err != nil {
+		return err
+	}
 	wanted := c.r.Outputs
 	if len(wanted) == 0 {
 		wanted = c.target.outputs
 	}
-	out, err := c.target.ask(ctx, batching.Request{Inputs: c.filled.inputs, Outputs: c.also(c.target, wanted), Priority: c.r.Priority, Timeout: c.r.Timeout})
+	out, err := c.target.ask(ctx, batching.Request{Inputs: inputs, Outputs: c.also(c.target, wanted), Priority: c.r.Priority, Timeout: c.r.Timeout})
 	if err != nil {
 		return err
 	}

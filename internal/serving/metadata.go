@@ -53,6 +53,7 @@ func (s *Inference) Metadata(ctx context.Context, project, name, version string)
 
 // Takes is what requests of a deployment may bring.
 type Takes struct {
+	Platform string
 	Inputs   []models.Spec // of the model
 	Optional []models.Spec // those that have a default in the model
 	// Columns may come in place of the model's input that features fill: their keys, and the
@@ -62,7 +63,7 @@ type Takes struct {
 
 // takes is what requests of a version may bring.
 func (t *table) takes(x *target) Takes {
-	out := Takes{Inputs: x.meta.Inputs, Optional: x.meta.Optional}
+	out := Takes{Platform: x.meta.Platform, Inputs: x.meta.Inputs, Optional: x.meta.Optional}
 	if f := t.features; f != nil {
 		out.Columns = slices.Concat(f.keys, f.values)
 		for _, name := range f.requests {

@@ -101,6 +101,10 @@ func (c *call) again(ctx context.Context, x *target) {
 	began := time.Now()
 	var out []runtime.Tensor
 	err := x.meta.Check(c.filled.inputs)
+	var inputs []runtime.Tensor
+	if err == nil {
+		inputs, err = x.meta.Arrange(c.filled.inputs)
+	}
 	if err == nil && c.table.features != nil { // it may have replicas where the answering version has none
 		err = c.s.fenced(ctx, c.r.Project, x, c.table.deployment.FeatureSet)
 	}
@@ -109,7 +113,7 @@ func (c *call) again(ctx context.Context, x *target) {
 		if wanted == "" && len(x.meta.Outputs) > 0 {
 			wanted = x.meta.Outputs[0].Name
 		}
-		out, err = x.ask(ctx, batching.Request{Inputs: c.filled.inputs, Outputs: c.also(x, []string{wanted}), Background: true})
+		out, err = x.ask(ctx, batching.Request{Inputs: inputs, Outputs: c.also(x, []string{wanted}), Background: true})
 	}
 	latency := time.Since(began)
 	x.tally.add(latency, err)

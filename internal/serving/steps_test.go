@@ -67,7 +67,7 @@ func TestSteps(t *testing.T) {
 		t.Fatalf("%+v %v %v", d, changed, err)
 	}
 	m, err := s.Metadata(ctx, "nyc", "delay", "")
-	if got := fmt.Sprint(m.Inputs, m.Outputs); err != nil || got != "[{temp FP64 [-1] false} {carrier BYTES [-1] false}] [{text BYTES [-1] false}]" {
+	if got := fmt.Sprint(m.Inputs, m.Outputs); err != nil || got != "[{temp FP64 [-1] false []} {carrier BYTES [-1] false []}] [{text BYTES [-1] false []}]" {
 		t.Errorf("it says %s, %v", got, err)
 	}
 	a, err := s.Infer(ctx, flights([]float64{10, 50}, "UA", "AA"))
@@ -229,7 +229,7 @@ func TestStepsAfterFeatures(t *testing.T) {
 		t.Errorf("remembered %+v", r)
 	}
 	m, err := p.Metadata(t.Context(), "nyc", "d", "")
-	if got := fmt.Sprint(m.Inputs); err != nil || got != "[{origin BYTES [-1] false} {F FP64 [-1 2] false}]" {
+	if got := fmt.Sprint(m.Inputs); err != nil || got != "[{origin BYTES [-1] false []} {F FP64 [-1 2] false [distance weather:temp]}]" {
 		t.Errorf("it takes %s, %v", got, err)
 	}
 }

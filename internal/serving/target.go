@@ -134,7 +134,7 @@ func (t *target) ask(ctx context.Context, r batching.Request) ([]runtime.Tensor,
 func (t *target) batches() (together bool, why string) {
 	v := t.queue.Verdict()
 	if v.May == batching.Untried {
-		return false, "it is being tested with requests: " + v.Why
+		return false, "not yet: " + v.Why + ", so the first batches of real requests are compared with the answers to each request alone"
 	}
 	return v.May == batching.Yes, v.Why
 }

@@ -2,6 +2,7 @@ package tracking
 
 import (
 	"context"
+	"errors"
 	"io"
 	"path"
 	"regexp"
@@ -228,13 +229,18 @@ func ofJob(ctx context.Context) bool {
 	return kind == identity.Attempt || kind == identity.System
 }
 
-// OpenArtifact opens a file for reading. Close it.
+// OpenArtifact opens a file for reading. Close it. The log of a job's attempt needs job.logs too.
 func (s *Artifacts) OpenArtifact(ctx context.Context, p project.Name, place Place, name string) (*blob.Reader, File, error) {
 	if err := s.artifactPlace(ctx, p, place, ActionRead, true); err != nil {
 		return nil, File{}, err
 	}
 	if err := checkFilePath(name); err != nil {
 		return nil, File{}, err
+	}
+	if attemptLog.MatchString(name) {
+		if err := s.mayReadLog(ctx, p, place, s.authz.Allow); err != nil {
+			return nil, File{}, err
+		}
 	}
 	var stored Stored
 	err := s.db.View(ctx, func(ctx context.Context, tx *store.Tx) error {
@@ -253,13 +259,50 @@ func (s *Artifacts) OpenArtifact(ctx context.Context, p project.Name, place Plac
 }
 
 // ListArtifacts gives the direct children of a directory (a file has none), by
-// path.
+// path. It leaves out logs that the caller may not read, so that clients that download all
+// that is listed succeed.
 func (s *Artifacts) ListArtifacts(ctx context.Context, p project.Name, place Place, dir string) ([]Entry, error) {
 	files, err := s.Files(ctx, p, place, dir)
 	if err != nil {
 		return nil, err
 	}
+	isLog := func(f File) bool { return attemptLog.MatchString(f.Path) }
+	if slices.ContainsFunc(files, isLog) {
+		err := s.mayReadLog(ctx, p, place, func(ctx context.Context, action policy.Action, object policy.Object) error {
+			may, err := policy.Permits(ctx, s.authz, action, object)
+			if err == nil && !may {
+				err = errNoLogs
+			}
+			return err
+		})
+		switch {
+		case errors.Is(err, errNoLogs):
+			files = slices.DeleteFunc(files, isLog)
+		case err != nil:
+			return nil, err
+		}
+	}
 	return Children(files, dir), nil
+}
+
+// attemptLog matches the log of a job's attempt among the files of its run; training names it.
+var attemptLog = regexp.MustCompile(`^logs/attempt-[0-9]+\.log$`)
+
+var errNoLogs = errors.New("the caller may not read logs")
+
+// mayReadLog asks whether the principal may read the log of the job that a run is of. A run
+// without a job has no log of one, whatever its files are called.
+func (s *Artifacts) mayReadLog(ctx context.Context, p project.Name, place Place, ask func(context.Context, policy.Action, policy.Object) error) error {
+	if place.Run == "" {
+		return nil
+	}
+	r, err := s.run(ctx, p, place.Run, ActionRead)
+	if err != nil || r.Job == "" || r.own(ctx) {
+		return err
+	}
+	object := r.object(p, "job", r.Job, r.Owner)
+	object.Contents = true
+	return ask(ctx, ActionLogs, object)
 }
 
 // Children are the direct children of a directory, by path, given the files

@@ -19,6 +19,7 @@ import (
 const (
 	ActionRead  policy.Action = "run.read"
 	ActionWrite policy.Action = "run.write"
+	ActionLogs  policy.Action = "job.logs" // of a job's log among the files of its run
 )
 
 // Authorizer answers whether the context's principal may act.

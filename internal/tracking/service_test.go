@@ -77,6 +77,7 @@ func open(tb testing.TB) *world {
 		Authz: trackingtest.Policy{
 			"alice": {proj: {"*"}, "other": {"*"}},
 			"vera":  {proj: {tracking.ActionRead}},
+			"logan": {proj: {tracking.ActionRead, tracking.ActionLogs}},
 			"att_1": {proj: {"*"}},
 			"att_2": {proj: {"*"}},
 			"att_3": {proj: {"*"}},
@@ -946,6 +947,46 @@ func TestPermissions(t *testing.T) {
 	// Another project's object does not exist, whatever the permission there.
 	wantKind(t, errOf(w.Runs.Run(alice, "other", r.ID)), fault.NotFound, "not found")
 	wantKind(t, errOf(w.Artifacts.ListArtifacts(alice, "other", place, "")), fault.NotFound, "not found")
+
+	// A job's log among the files of its run needs job.logs, and nothing else does.
+	names := func(ctx context.Context, run tracking.RunID) (names []string) {
+		for _, dir := range []string{"", "logs"} {
+			for _, e := range must(w.Artifacts.ListArtifacts(ctx, proj, tracking.Place{Run: run}, dir))(t) {
+				names = append(names, e.Path)
+			}
+		}
+		return names
+	}
+	job := must(w.Runs.CreateRun(alice, proj, tracking.RunSpec{}, tracking.RunOptions{Origin: tracking.Origin{Job: "job_1", Attempt: "att_1"}}))(t)
+	for _, run := range []tracking.RunID{r.ID, job.ID} {
+		for _, name := range []string{"logs/attempt-1.log", "logs/attempt-12.log", "logs/loss.txt", "plot.png"} {
+			must(w.Artifacts.PutArtifact(alice, proj, tracking.Place{Run: run}, name, strings.NewReader("text")))(t)
+		}
+	}
+	all, open := []string{"logs", "plot.png", "logs/attempt-1.log", "logs/attempt-12.log", "logs/loss.txt"}, []string{"logs", "plot.png", "logs/loss.txt"}
+	before = len(auditRows(t, w))
+	for _, reader := range []struct {
+		who   string
+		run   tracking.RunID
+		files []string
+	}{{"vera", r.ID, all}, {"vera", job.ID, open}, {"logan", job.ID, all}, {"alice", job.ID, all}, {"att_1", job.ID, all}} {
+		ctx := as(t, reader.who)
+		if diff := cmp.Diff(reader.files, names(ctx, reader.run)); diff != "" {
+			t.Errorf("%s lists of %s:\n%s", reader.who, reader.run, diff)
+		}
+		for _, name := range all[1:] {
+			body, _, err := w.Artifacts.OpenArtifact(ctx, proj, tracking.Place{Run: reader.run}, name)
+			if slices.Contains(reader.files, name) {
+				if err != nil {
+					t.Errorf("%s reads %s of %s: %v", reader.who, name, reader.run, err)
+					continue
+				}
+				body.Close()
+				continue
+			}
+			wantKind(t, err, fault.PermissionDenied, "job.logs")
+		}
+	}
 	if after := len(auditRows(t, w)); after != before {
 		t.Errorf("refused writes left %d audit rows of changes", after-before)
 	}

@@ -8,7 +8,6 @@ import (
 	"github.com/falaj-ml/falaj/internal/compute"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
-	"github.com/falaj-ml/falaj/internal/machine"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/training/sizing"
@@ -269,7 +268,7 @@ func (m *Measurement) places(p compute.Pool, asked map[spot]resource.Amount, now
 	for _, n := range p.Nodes {
 		var asks []resource.Amount
 		for at, ask := range asked { // one for each device
-			if at.pool == p.Name && device(p, n.Node, ask) == at.device {
+			if at.pool == p.Name && sizing.DeviceOf(string(p.Name), n.Labels, ask) == at.device {
 				asks = append(asks, ask)
 			}
 		}
@@ -277,13 +276,13 @@ func (m *Measurement) places(p compute.Pool, asked map[spot]resource.Amount, now
 			asks = append(asks, ask)
 		}
 		for _, ask := range asks {
-			d := device(p, n.Node, ask)
+			d := sizing.DeviceOf(string(p.Name), n.Labels, ask)
 			if seen[d] || !ask.Fits(n.Room()) {
 				continue
 			}
 			seen[d] = true
 			for _, c := range counts {
-				if room(p, ask, c) {
+				if holds(p, ask, c) {
 					out = append(out, priced(p, n.Node, ask, c, now))
 				}
 			}
@@ -292,8 +291,8 @@ func (m *Measurement) places(p compute.Pool, asked map[spot]resource.Amount, now
 	return out
 }
 
-// room reports that a pool's nodes have so many workers when they are empty.
-func room(p compute.Pool, ask resource.Amount, workers int) bool {
+// holds reports that a pool's nodes have so many workers when they are empty.
+func holds(p compute.Pool, ask resource.Amount, workers int) bool {
 	n := 0
 	for _, node := range p.Nodes {
 		n += ask.Count(node.Room(), workers)
@@ -312,11 +311,11 @@ func adapted(ask resource.Amount, n compute.Node) (resource.Amount, bool) {
 		if _, same := ask.Accelerators[name]; same {
 			return ask, true
 		}
-		if count > 0 && whole(resource.Amount{Accelerators: map[string]int64{name: count}}) > 0 {
+		if count > 0 && sizing.Whole(resource.Amount{Accelerators: map[string]int64{name: count}}) > 0 {
 			have = append(have, name)
 		}
 	}
-	if len(have) != 1 || len(ask.Accelerators) != 1 || whole(ask) == 0 {
+	if len(have) != 1 || len(ask.Accelerators) != 1 || sizing.Whole(ask) == 0 {
 		return ask, false
 	}
 	for _, count := range ask.Accelerators {
@@ -327,13 +326,10 @@ func adapted(ask resource.Amount, n compute.Node) (resource.Amount, bool) {
 
 // priced is a node of a pool with its price, for so many workers.
 func priced(p compute.Pool, n compute.Node, ask resource.Amount, workers int, now time.Time) sizing.Place {
-	d := device(p, n, ask)
+	d := sizing.DeviceOf(string(p.Name), n.Labels, ask)
 	out := sizing.Place{Pool: string(p.Name), Device: d, Workers: workers, Hourly: finite(float64(workers) * p.HourlyCost(ask, n, now))}
-	if whole(ask) > 0 {
-		out.Memory = sizing.PublishedMemory(d)
-		if b, err := resource.ParseBytes(n.Labels[machine.LabelGPUMemory]); err == nil && sane(b) > 0 {
-			out.Memory = float64(b)
-		}
+	if sizing.Whole(ask) > 0 {
+		out.Memory = sizing.MemoryOf(d, n.Labels)
 	}
 	return out
 }

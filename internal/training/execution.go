@@ -17,6 +17,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/training/source"
 	"github.com/falaj-ml/falaj/internal/worker/archive"
 )
 
@@ -25,7 +26,7 @@ import (
 // their secrets from it.
 type Execution struct {
 	*core
-	archives *SourceArchives
+	archives *source.Archives
 	usage    *Usage
 
 	watched atomic.Int64 // running attempts that are checked, at least

@@ -281,7 +281,8 @@ type Description struct {
 	Why      []string  `json:"why"`
 }
 
-// Describe gives a job with its attempts and profiles. Needs job.read.
+// Describe gives a job with its attempts and profiles. Needs job.read, and job.logs for the
+// lines of the log.
 func (s *Jobs) Describe(ctx context.Context, p project.Name, jid JobID) (Description, error) {
 	j, err := s.One(ctx, p, jid)
 	if err != nil {
@@ -304,6 +305,9 @@ func (s *Jobs) Describe(ctx context.Context, p project.Name, jid JobID) (Descrip
 	}
 	if !whole {
 		withhold(d.Tries)
+	}
+	if err := s.withholdLines(ctx, j, d.Tries); err != nil {
+		return d, err
 	}
 	d.Why, err = s.Why(ctx, p, jid)
 	return d, err

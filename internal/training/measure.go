@@ -17,7 +17,6 @@ import (
 	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
-	"github.com/falaj-ml/falaj/internal/machine"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/training/anomaly"
@@ -118,7 +117,7 @@ func (m *Measurement) profile() sizing.Profile {
 // sample takes in what the workers use now.
 func (m *Measurement) sample(at time.Time, members []engine.Member) anomaly.Change {
 	seen, running := []engine.Accelerator{}, false
-	own := whole(m.Asked)
+	own := sizing.Whole(m.Asked)
 	for _, w := range members {
 		m.take(w, at)
 		if w.State != engine.Running {
@@ -181,42 +180,6 @@ func finite(v float64) float64 {
 // sane is an amount that a worker gave.
 func sane(b resource.Bytes) resource.Bytes { return resource.Bytes(finite(float64(b))) }
 
-// whole is how many accelerators a worker has for itself. What is seen of a GPU
-// that is shared is everybody's, and of a slice little is seen.
-func whole(a resource.Amount) (n int) {
-	for name, count := range a.Accelerators {
-		if name != machine.ResourceShared && !strings.Contains(name, "mig-") {
-			n += int(count)
-		}
-	}
-	return n
-}
-
-// device names what does the work of one who asks for so much of a node: the
-// model of its accelerator or processor, as the node's labels have it. What has no
-// such label is called after its pool, which has nodes that are alike.
-func device(p compute.Pool, n compute.Node, ask resource.Amount) string {
-	for name, count := range ask.Accelerators {
-		if count == 0 {
-			continue
-		}
-		model, short := n.Labels[machine.LabelGPU], strings.TrimPrefix(name, "nvidia.com/")
-		switch {
-		case name != machine.ResourceGPU && name != "gpu" && model != "":
-			return model + " " + short // a slice, a share
-		case model != "":
-			return model
-		case name != machine.ResourceGPU && name != "gpu":
-			return short
-		}
-		return fmt.Sprintf("%s of pool %s", name, p.Name)
-	}
-	if model := n.Labels[machine.LabelCPU]; model != "" {
-		return model
-	}
-	return "processor of pool " + string(p.Name)
-}
-
 // nodeOf is the node of a pool on which a worker ran; of a pool whose engine picks
 // it, the first stands for all.
 func nodeOf(p compute.Pool, names []string) compute.Node {
@@ -236,7 +199,7 @@ func newMeasurement(j Job, a Attempt, p compute.Pool) Measurement {
 	ask := j.Spec.largest()
 	return Measurement{
 		Attempt: a.ID, Job: j.ID, Project: j.Project, Number: a.Number, Family: j.family(),
-		Pool: a.Pool, Nodes: a.Nodes, Device: device(p, nodeOf(p, a.Nodes), ask),
+		Pool: a.Pool, Nodes: a.Nodes, Device: sizing.DeviceOf(string(p.Name), nodeOf(p, a.Nodes).Labels, ask),
 		Workers: max(a.Workers, 1), Processes: max(j.Spec.Processes, 1), Asked: ask, Batch: j.Spec.Batch, Precision: j.Spec.Precision,
 		Use: sizing.Use{AskedCores: ask.CPU.Cores(), Asked: ask.Memory}, Started: a.Started,
 	}

@@ -51,17 +51,17 @@ func TestOutputFilesElsewhere(t *testing.T) {
 	j := w.submit(t, training.Spec{Disk: engine.Disk{Output: 1000}})
 	h := w.started(t)
 	ctx := alice(t.Context())
-	out, err := w.OutputFiles(ctx, nyc, j.ID, "/")
+	out, err := w.Files.List(ctx, nyc, string(j.ID), "/")
 	for fault.Is(err, fault.Conflict) && ctx.Err() == nil { // it is started, and not on record yet
-		out, err = w.OutputFiles(ctx, nyc, j.ID, "/")
+		out, err = w.Files.List(ctx, nyc, string(j.ID), "/")
 	}
 	if err != nil || len(out.Files) != 1 || out.Files[0].Path != "events/tfevents.1" || !out.More || out.Number != 1 {
 		t.Errorf("%+v, %v", out, err)
 	}
-	if _, err := w.OutputFiles(ctx, nyc, j.ID, "none"); !fault.Is(err, fault.NotFound) || !strings.Contains(fault.HintOf(err), "falaj job files") {
+	if _, err := w.Files.List(ctx, nyc, string(j.ID), "none"); !fault.Is(err, fault.NotFound) || !strings.Contains(fault.HintOf(err), "falaj job files") {
 		t.Errorf("%v", err)
 	}
-	r, err := w.OpenOutput(ctx, nyc, j.ID, "../events//a")
+	r, err := w.Files.Open(ctx, nyc, string(j.ID), "../events//a")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,17 +69,17 @@ func TestOutputFilesElsewhere(t *testing.T) {
 		t.Errorf("%q of at most %d, %v", b, e.most, err)
 	}
 	e.err = fault.New(fault.Timeout, "no answer")
-	if _, err := w.OutputFiles(ctx, nyc, j.ID, ""); !fault.Is(err, fault.Timeout) {
+	if _, err := w.Files.List(ctx, nyc, string(j.ID), ""); !fault.Is(err, fault.Timeout) {
 		t.Errorf("%v", err)
 	}
 	w.auth.deny[training.ActionLogs] = true
-	if _, err := w.OpenOutput(ctx, nyc, j.ID, "a"); !fault.Is(err, fault.PermissionDenied) {
+	if _, err := w.Files.Open(ctx, nyc, string(j.ID), "a"); !fault.Is(err, fault.PermissionDenied) {
 		t.Errorf("%v", err)
 	}
 	w.auth.deny[training.ActionLogs] = false
 	e.Finish(h, enginetest.Exit{})
 	w.ended(t, j.ID)
-	if _, err := w.OpenOutput(ctx, nyc, j.ID, "a"); !fault.Is(err, fault.Gone) {
+	if _, err := w.Files.Open(ctx, nyc, string(j.ID), "a"); !fault.Is(err, fault.Gone) {
 		t.Errorf("%v", err)
 	}
 }
@@ -114,7 +114,7 @@ func TestOutputFiles(t *testing.T) {
 	out := <-written
 	ctx := alice(t.Context())
 	list := func(below string) (string, error) {
-		out, err := w.OutputFiles(ctx, nyc, j.ID, below)
+		out, err := w.Files.List(ctx, nyc, string(j.ID), below)
 		var names []string
 		for _, f := range out.Files {
 			names = append(names, f.Path)
@@ -134,7 +134,7 @@ func TestOutputFiles(t *testing.T) {
 		}
 	}
 	read := func(path string) (string, error) {
-		r, err := w.OpenOutput(ctx, nyc, j.ID, path)
+		r, err := w.Files.Open(ctx, nyc, string(j.ID), path)
 		if err != nil {
 			return "", err
 		}
@@ -144,7 +144,7 @@ func TestOutputFiles(t *testing.T) {
 	if got, err := read("notes.txt"); got != "notes" || err != nil {
 		t.Errorf("%q, %v", got, err)
 	}
-	open, err := w.OpenOutput(ctx, nyc, j.ID, "events/tfevents.1")
+	open, err := w.Files.Open(ctx, nyc, string(j.ID), "events/tfevents.1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +185,7 @@ func TestOutputFiles(t *testing.T) {
 	if _, err := list(""); !fault.Is(err, fault.Gone) || !strings.Contains(fault.HintOf(err), "falaj run files "+j.Run) {
 		t.Errorf("after its end: %v (%s)", err, fault.HintOf(err))
 	}
-	if _, err := w.OutputFiles(ctx, "other", j.ID, ""); !fault.Is(err, fault.NotFound) {
+	if _, err := w.Files.List(ctx, "other", string(j.ID), ""); !fault.Is(err, fault.NotFound) {
 		t.Errorf("of another project: %v", err)
 	}
 }

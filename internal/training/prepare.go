@@ -22,6 +22,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/store"
+	"github.com/falaj-ml/falaj/internal/training/source"
 	"github.com/falaj-ml/falaj/internal/worker/archive"
 	"github.com/falaj-ml/falaj/internal/worker/launch"
 	"github.com/falaj-ml/falaj/internal/worker/settled"
@@ -112,8 +113,7 @@ func (s *Execution) Prepare(ctx context.Context, w compute.Workload, p compute.P
 	// 1. The environment, still there and fit for this pool.
 	var env environment.Usable
 	if j.Spec.Environment != "" {
-		name, _, _ := strings.Cut(j.Spec.Environment, "@")
-		if env, err = s.cfg.Environments.Use(ctx, j.Project, name+"@"+string(j.EnvDigest)); err != nil {
+		if env, err = s.cfg.Environments.Use(ctx, j.Project, j.EnvironmentRef()); err != nil {
 			return engine.Spec{}, err
 		}
 		if err := s.cfg.Environments.Check(env, p); err != nil {
@@ -341,7 +341,7 @@ const scriptName = "main.py"
 // code puts the script or the unpacked source into the working directory.
 func (s *Execution) code(ctx context.Context, j Job, d dirs) error {
 	if j.Spec.Source != "" {
-		_, r, err := s.archives.openSource(ctx, j.Project, j.Spec.Source)
+		_, r, err := s.archives.Open(ctx, j.Project, j.Spec.Source)
 		if err != nil {
 			return err
 		}
@@ -351,7 +351,7 @@ func (s *Execution) code(ctx context.Context, j Job, d dirs) error {
 			return err
 		}
 		defer root.Close()
-		if _, _, err := unpack(r, root); err != nil {
+		if _, _, err := source.Unpack(r, root); err != nil {
 			return err
 		}
 	}

@@ -3,7 +3,6 @@ package training
 import (
 	"context"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/compute"
@@ -16,7 +15,6 @@ import (
 	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/training/profile"
-	"github.com/falaj-ml/falaj/internal/worker/profiler"
 )
 
 // ActionProfile is asked for before a look at what a job does.
@@ -37,11 +35,7 @@ type Profile struct {
 	Attempt AttemptID        `json:"attempt"`
 	Number  int              `json:"number"` // of the attempt
 	Pool    compute.PoolName `json:"pool,omitempty"`
-	Worker  int              `json:"worker"`
-	Tool    profiler.Tool    `json:"tool"`
-	Version string           `json:"version,omitempty"` // of the tool
-	Seconds int              `json:"seconds"`
-	profile.Summary
+	profile.Seen
 	Run string `json:"run_id"`
 	// Artifacts of the run are what the tool wrote.
 	Artifacts []string  `json:"artifacts"`
@@ -49,15 +43,7 @@ type Profile struct {
 	At        time.Time `json:"at"`
 }
 
-// Look is what is asked for.
-type Look struct {
-	Worker  int           `json:"worker,omitempty" minimum:"0" doc:"Index of the worker, from 0"`
-	Seconds int           `json:"seconds,omitempty" minimum:"0" maximum:"300" doc:"Duration in seconds; default 30"`
-	Tool    profiler.Tool `json:"tool,omitempty" doc:"Profiler: py-spy (default), from the job's environment or its node; torch, where the program calls falaj.step(); nsys, where the program was started under nsys launch"`
-}
-
 const (
-	defaultLook   = 30  // seconds
 	maxProfiles   = 100 // of an attempt, and in a list
 	shownProfiles = 10  // in a description
 )
@@ -68,24 +54,15 @@ const (
 // fault.NotFound; fault.Invalid; fault.Conflict when no such worker runs, or
 // somebody looks already; fault.Exhausted for an attempt with many profiles;
 // fault.Unsupported where the tool is missing.
-func (s *Usage) Profile(ctx context.Context, p project.Name, jid JobID, l Look) (Profile, error) {
+func (s *Usage) Profile(ctx context.Context, p project.Name, jid JobID, l profile.Look) (Profile, error) {
 	j, err := s.one(ctx, p, jid, ActionProfile)
 	if err != nil {
 		return Profile{}, err
 	}
-	if l.Seconds == 0 {
-		l.Seconds = defaultLook
-	}
-	if l.Tool == "" {
-		l.Tool = profiler.PySpy
-	}
+	l = l.WithDefaults()
 	who := identity.From(ctx)
-	out := Profile{
-		ID: ProfileID(id.New("prf")), Job: jid, Project: p, Worker: l.Worker, Tool: l.Tool, Seconds: l.Seconds,
-		By: Actor{ID: who.ID, Name: who.Name}, Artifacts: []string{},
-	}
-	request := profiler.Request{ID: string(out.ID), Tool: l.Tool, Seconds: l.Seconds, Worker: l.Worker}
-	if err := request.Check(); err != nil {
+	out := Profile{ID: ProfileID(id.New("prf")), Job: jid, Project: p, By: Actor{ID: who.ID, Name: who.Name}, Artifacts: []string{}}
+	if err := l.Check(string(out.ID)); err != nil {
 		return Profile{}, err
 	}
 	a, err := s.underway(ctx, j)
@@ -96,15 +73,16 @@ func (s *Usage) Profile(ctx context.Context, p project.Name, jid JobID, l Look) 
 		return Profile{}, fault.New(fault.Invalid, "worker %d does not exist: attempt %d has %d", l.Worker, a.Number, max(a.Workers, 1))
 	}
 	out.Attempt, out.Number, out.Pool, out.Run = a.ID, a.Number, a.Pool, a.Run
-	seen, err := s.cfg.Compute.Profile(ctx, compute.WorkloadID(a.ID), request)
+	var files profile.Files
+	out.Seen, files, err = profile.Take(ctx, s.cfg.Compute, profile.Order{
+		ID: string(out.ID), Job: string(jid), Workload: compute.WorkloadID(a.ID), Look: l,
+		Whose: identity.Share(ctx, p), Several: max(a.Workers, 1)*max(j.Spec.Processes, 1) > 1,
+	})
 	if err != nil {
-		return Profile{}, fault.Wrap(err, "profiling worker %d of %s", l.Worker, jid)
+		return Profile{}, err
 	}
-	out.At, out.Version = s.now().UTC(), seen.Version
-	if out.Summary, err = profile.Read(ctx, identity.Share(ctx, p), l.Tool, seen, max(a.Workers, 1)*max(j.Spec.Processes, 1) > 1); err != nil {
-		return Profile{}, fault.Wrap(err, "reading the profile")
-	}
-	if out.Artifacts, err = s.keepProfile(ctx, j, out, seen.Files); err != nil {
+	out.At = s.now().UTC()
+	if out.Artifacts, err = s.keepProfile(ctx, j, out, files); err != nil {
 		return Profile{}, fault.Wrap(err, "storing the profile")
 	}
 	err = s.cfg.DB.Update(ctx, string(p), func(ctx context.Context, tx *store.Tx) error {
@@ -143,7 +121,7 @@ func (s *Usage) underway(ctx context.Context, j Job) (a Attempt, err error) {
 }
 
 // keepProfile stores what the tool wrote as artifacts of the attempt's run.
-func (s *Usage) keepProfile(ctx context.Context, j Job, p Profile, files []profiler.File) (names []string, err error) {
+func (s *Usage) keepProfile(ctx context.Context, j Job, p Profile, files profile.Files) (names []string, err error) {
 	names = []string{}
 	if p.Run == "" {
 		return names, nil
@@ -154,11 +132,12 @@ func (s *Usage) keepProfile(ctx context.Context, j Job, p Profile, files []profi
 	}
 	defer os.RemoveAll(dir)
 	under := "profiles/" + string(p.ID)
-	for _, f := range files {
-		if err := os.WriteFile(filepath.Join(dir, f.Name), f.Data, 0o600); err != nil {
-			return nil, err
-		}
-		names = append(names, under+"/"+f.Name)
+	written, err := files.Write(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range written {
+		names = append(names, under+"/"+name)
 	}
 	return names, s.cfg.Runs.Upload(asLoop(ctx, j, p.Attempt), j.Project, p.Run, dir, under)
 }

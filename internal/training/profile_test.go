@@ -43,7 +43,7 @@ func TestProfile(t *testing.T) {
 	w.fake = e.Fake
 	ctx := alice(t.Context())
 	j := w.submit(t, training.Spec{Workers: training.Exactly(2), Resources: resource.Amount{CPU: resource.Cores(1)}})
-	if _, err := w.Profile(ctx, nyc, j.ID, training.Look{Tool: "gdb"}); !fault.Is(err, fault.Invalid) {
+	if _, err := w.Profile(ctx, nyc, j.ID, profile.Look{Tool: "gdb"}); !fault.Is(err, fault.Invalid) {
 		t.Errorf("another tool: %v", err)
 	}
 	h := w.started(t)
@@ -51,7 +51,7 @@ func TestProfile(t *testing.T) {
 	var got training.Profile
 	for {
 		var err error
-		if got, err = w.Profile(ctx, nyc, j.ID, training.Look{Worker: 1}); err == nil {
+		if got, err = w.Profile(ctx, nyc, j.ID, profile.Look{Worker: 1}); err == nil {
 			break
 		}
 		if !fault.Is(err, fault.Conflict) || time.Now().After(deadline) { // it does not run yet
@@ -64,13 +64,12 @@ func TestProfile(t *testing.T) {
 	attempt := strings.TrimPrefix(string(h), "fake:")
 	under := "profiles/" + string(got.ID) + "/"
 	want := training.Profile{
-		ID: got.ID, Job: j.ID, Project: nyc, Attempt: training.AttemptID(attempt), Number: 1, Pool: "home", Worker: 1, Tool: profiler.PySpy, Version: "py-spy 1",
-		Seconds: 30, Run: "run_" + attempt, Artifacts: []string{under + "all.folded", under + "running.folded"}, At: got.At,
+		ID: got.ID, Job: j.ID, Project: nyc, Attempt: training.AttemptID(attempt), Number: 1, Pool: "home", Run: "run_" + attempt, Artifacts: []string{under + "all.folded", under + "running.folded"}, At: got.At,
 		By: training.Actor{ID: "usr_alice", Name: "alice"},
-		Summary: profile.Summary{Compute: 0.6, Idle: 0.4, Basis: 100, Processes: 1, Top: []profile.Function{
+		Seen: profile.Seen{Worker: 1, Tool: profiler.PySpy, Version: "py-spy 1", Seconds: 30, Summary: profile.Summary{Compute: 0.6, Idle: 0.4, Basis: 100, Processes: 1, Top: []profile.Function{
 			{Name: "step", Where: "t.py:1", Kind: profile.Compute, Share: 0.6},
 			{Name: "rest", Where: "t.py:2", Kind: profile.Idle, Share: 0.4, Waiting: 0.4},
-		}},
+		}}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -82,24 +81,24 @@ func TestProfile(t *testing.T) {
 	if err != nil || len(d.Profiles) != 1 || !cmp.Equal(d.Profiles[0], got) {
 		t.Errorf("%+v %v", d.Profiles, err)
 	}
-	if _, err := w.Profile(ctx, nyc, j.ID, training.Look{Worker: 2}); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "worker 2 does not exist") {
+	if _, err := w.Profile(ctx, nyc, j.ID, profile.Look{Worker: 2}); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "worker 2 does not exist") {
 		t.Errorf("a worker that is not: %v", err)
 	}
 	e.seen.Files[0].Data = []byte("nothing\n")
-	if _, err := w.Profile(ctx, nyc, j.ID, training.Look{}); !fault.Is(err, fault.Invalid) {
+	if _, err := w.Profile(ctx, nyc, j.ID, profile.Look{}); !fault.Is(err, fault.Invalid) {
 		t.Errorf("nothing was seen: %v", err)
 	}
 	e.err = fault.New(fault.Unsupported, "no py-spy")
-	if _, err := w.Profile(ctx, nyc, j.ID, training.Look{}); !fault.Is(err, fault.Unsupported) {
+	if _, err := w.Profile(ctx, nyc, j.ID, profile.Look{}); !fault.Is(err, fault.Unsupported) {
 		t.Error(err)
 	}
 	e.err, e.seen.Files[0].Data = nil, []byte(all)
 	for range 99 {
-		if _, err := w.Profile(ctx, nyc, j.ID, training.Look{}); err != nil {
+		if _, err := w.Profile(ctx, nyc, j.ID, profile.Look{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := w.Profile(ctx, nyc, j.ID, training.Look{}); !fault.Is(err, fault.Exhausted) || fault.HintOf(err) == "" {
+	if _, err := w.Profile(ctx, nyc, j.ID, profile.Look{}); !fault.Is(err, fault.Exhausted) || fault.HintOf(err) == "" {
 		t.Errorf("one more than may be: %v", err)
 	}
 	every, err := w.Profiles(ctx, nyc, j.ID)
@@ -107,13 +106,13 @@ func TestProfile(t *testing.T) {
 		t.Errorf("%d %v %v", len(d.Profiles), e, err)
 	}
 	w.auth.refuse(training.ActionProfile)
-	if _, err := w.Profile(ctx, nyc, j.ID, training.Look{}); !fault.Is(err, fault.PermissionDenied) {
+	if _, err := w.Profile(ctx, nyc, j.ID, profile.Look{}); !fault.Is(err, fault.PermissionDenied) {
 		t.Error(err)
 	}
 	w.fake.Finish(h, enginetest.Exit{})
 	w.ended(t, j.ID)
 	w.auth.refuse("")
-	if _, err := w.Profile(ctx, nyc, j.ID, training.Look{}); !fault.Is(err, fault.Conflict) {
+	if _, err := w.Profile(ctx, nyc, j.ID, profile.Look{}); !fault.Is(err, fault.Conflict) {
 		t.Error(err)
 	}
 	if all, err := w.Profiles(ctx, nyc, j.ID); err != nil || len(all) != 100 {

@@ -11,7 +11,6 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/project"
-	"github.com/falaj-ml/falaj/internal/scheduler/replay"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
@@ -73,7 +72,7 @@ func (s *Usage) Remaining(ctx context.Context, ids []compute.WorkloadID) (map[co
 		}
 		if pace := run.pace(); pace > 0 && j.Spec.Steps >= run.Last.Step {
 			left := time.Duration(float64(j.Spec.Steps-run.Last.Step) / pace * float64(time.Second))
-			out[wid] = compute.Left{Time: max(left-s.now().Sub(run.Last.At), 0), Basis: replay.Pace}
+			out[wid] = compute.AtPace(max(left-s.now().Sub(run.Last.At), 0))
 		}
 	}
 	return out, nil
@@ -103,5 +102,5 @@ func usually(took []float64, ran time.Duration) (compute.Left, bool) {
 		return compute.Left{}, false
 	}
 	m := stat.Quantile(0.5, stat.Empirical, longer, nil)
-	return compute.Left{Time: time.Duration(m*float64(time.Second)) - ran, Basis: replay.History}, true
+	return compute.AsBefore(time.Duration(m*float64(time.Second)) - ran), true
 }

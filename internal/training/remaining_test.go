@@ -37,10 +37,10 @@ func TestRemaining(t *testing.T) {
 	w.fake.Finish(h, enginetest.Exit{})
 	first = w.ended(t, first.ID)
 
-	r, about, err := w.Propose(alice(t.Context()), nyc, "train", training.Spec{Command: []string{"/bin/true"}})
+	r, foreseen, err := w.Propose(alice(t.Context()), nyc, "train", training.Spec{Command: []string{"/bin/true"}})
 	took := first.EndedAt.Sub(first.StartedAt)
-	if err != nil || r.Amount.CPU == 0 || about.Basis != replay.History || (time.Duration(*about.Left*float64(time.Second))-took).Abs() > time.Millisecond {
-		t.Errorf("%+v %+v after %s, %v", r, about, took, err)
+	if err != nil || r.Amount.CPU == 0 || foreseen.Basis != replay.History || (foreseen.Time-took).Abs() > time.Millisecond {
+		t.Errorf("%+v %+v after %s, %v", r, foreseen, took, err)
 	}
 	if _, _, err := w.Propose(alice(t.Context()), nyc, "train", training.Spec{}); !fault.Is(err, fault.Invalid) {
 		t.Error(err)

@@ -24,8 +24,10 @@ import (
 	"github.com/falaj-ml/falaj/internal/scheduler"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/training/checkpoint"
-	"github.com/falaj-ml/falaj/internal/worker/outputdir"
-	"github.com/falaj-ml/falaj/internal/worker/profiler"
+	"github.com/falaj-ml/falaj/internal/training/jobsecret"
+	"github.com/falaj-ml/falaj/internal/training/output"
+	"github.com/falaj-ml/falaj/internal/training/profile"
+	"github.com/falaj-ml/falaj/internal/training/source"
 	"github.com/falaj-ml/falaj/internal/worker/settled"
 )
 
@@ -36,6 +38,8 @@ type Authorizer interface {
 
 // Compute runs attempts.
 type Compute interface {
+	output.Engine
+	profile.Engine
 	Submit(ctx context.Context, tx *store.Tx, r compute.Request) error
 	// Growth is how many workers more a running workload could have where it is.
 	Growth(id compute.WorkloadID) int
@@ -60,12 +64,6 @@ type Compute interface {
 	// Members says what is known of each worker, in order; nothing where the
 	// engine tells nothing.
 	Members(ctx context.Context, id compute.WorkloadID) ([]engine.Member, error)
-	// Profile looks for a while at what a worker does.
-	Profile(ctx context.Context, id compute.WorkloadID, r profiler.Request) (profiler.Result, error)
-	// ListOutput lists what the workers have written on the nodes of an engine; OpenOutput
-	// opens a file of it that has no more than most bytes.
-	ListOutput(ctx context.Context, id compute.WorkloadID, below string) (outputdir.Listing, error)
-	OpenOutput(ctx context.Context, id compute.WorkloadID, path string, most int64) (io.ReadCloser, error)
 	// PricedPools lists all pools as they are, and the currency of their prices.
 	PricedPools(ctx context.Context) ([]compute.Pool, string, error)
 	// Blame keeps work away from a node until a time.
@@ -201,18 +199,6 @@ type Tokens interface {
 	RevokeIn(ctx context.Context, tx *store.Tx, p project.Name, attempt AttemptID) error
 }
 
-// Sources keeps uploaded source archives.
-type Sources interface {
-	// Save's error is fault.Invalid for an archive of another digest.
-	Save(ctx context.Context, p project.Name, a StoredSource, archive io.Reader) error
-	// Open's error is fault.NotFound when there is none.
-	Open(ctx context.Context, p project.Name, a StoredSource) (io.ReadCloser, error)
-	// List gives those of a project.
-	List(ctx context.Context, p project.Name, yield func(StoredSource) error) error
-	// Delete removes one; what is not there is no error.
-	Delete(ctx context.Context, p project.Name, a StoredSource) error
-}
-
 // Checkpoints keeps the checkpoints of jobs, which lie in one directory per job
 // while it is under way. It is *checkpoint.Service.
 type Checkpoints interface {
@@ -272,9 +258,9 @@ type Config struct {
 	Models       Models
 	Rows         Rows // nil keeps none
 	Tokens       Tokens
-	Sources      Sources
-	Secrets      Secrets     // nil has none
-	Checkpoints  Checkpoints // nil keeps none beyond the job's end
+	Sources      source.Objects
+	Secrets      jobsecret.Vault // nil has none
+	Checkpoints  Checkpoints     // nil keeps none beyond the job's end
 	// Dir holds attempts/ and checkpoints/ and belongs to these services alone.
 	Dir string
 	// Network lists host:port that jobs may ask to reach.
@@ -323,8 +309,10 @@ type Services struct {
 	Jobs           *Jobs
 	Control        *Control
 	Outputs        *Outputs
+	Files          *output.Files
+	Secrets        *jobsecret.Opener
 	Usage          *Usage
-	SourceArchives *SourceArchives
+	SourceArchives *source.Archives
 	Execution      *Execution
 	Retention      *Retention
 	Records        *Records
@@ -388,13 +376,24 @@ func New(cfg Config) Services {
 		jobStore: cfg.Store, attemptStore: cfg.Store, profileStore: cfg.Store, measurementStore: cfg.Store,
 		hopeful: map[JobID]string{}, steps: map[AttemptID]string{}, ended: map[State]int64{}, watchers: map[JobID]*watchers{},
 	}
-	archives := &SourceArchives{core: c, sourceStore: cfg.Store}
-	usage := &Usage{core: c}
+	archives := source.New(source.Config{
+		DB: cfg.DB, Store: cfg.Store, Objects: cfg.Sources, Dir: cfg.Dir, Now: cfg.Now, UploadAction: string(ActionSubmit),
+		MayUpload: func(ctx context.Context, p project.Name) error { return c.allow(ctx, ActionSubmit, Job{Project: p}) },
+		Named: func(ctx context.Context, tx *store.Tx, p project.Name, digests []string) ([]string, error) {
+			if cfg.Traces == nil {
+				return nil, nil
+			}
+			return cfg.Traces.Sources(ctx, tx, p, digests)
+		},
+	})
+	usage, outputs := &Usage{core: c}, &Outputs{core: c}
 	return Services{
 		Submission:     &Submission{core: c, archives: archives},
 		Jobs:           &Jobs{core: c},
 		Control:        &Control{core: c},
-		Outputs:        &Outputs{core: c},
+		Outputs:        outputs,
+		Secrets:        &jobsecret.Opener{DB: cfg.DB, Vault: cfg.Secrets, Job: c.secretsOf},
+		Files:          &output.Files{Running: outputs.running, Engine: cfg.Compute},
 		Usage:          usage,
 		SourceArchives: archives,
 		Execution:      &Execution{core: c, archives: archives, usage: usage, awaiting: map[JobID]bool{}},

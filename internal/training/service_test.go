@@ -639,6 +639,45 @@ func TestLogs(t *testing.T) {
 	}
 }
 
+// TestLinesAreOfTheLog: the lines that a failed job is described with need job.logs, as its log
+// does; the diagnosis needs job.read alone.
+func TestLinesAreOfTheLog(t *testing.T) {
+	w := newWorld(t)
+	ctx := alice(t.Context())
+	j := w.submit(t, training.Spec{MaxAttempts: 1})
+	h := w.started(t)
+	w.fake.Print(h, "secret of the log\n")
+	w.fake.Finish(h, enginetest.Exit{Code: 3})
+	w.ended(t, j.ID)
+	lines := func() (n int, reason string) {
+		d, err := w.Describe(ctx, nyc, j.ID)
+		if err != nil || len(d.Tries) != 1 {
+			t.Fatalf("%+v, %v", d, err)
+		}
+		return len(d.Tries[0].Lines), d.Tries[0].Reason
+	}
+	if n, reason := lines(); n == 0 || reason == "" {
+		t.Fatalf("with job.logs: %d lines, %q", n, reason)
+	}
+	w.auth.refuse(training.ActionLogs)
+	if n, reason := lines(); n != 0 || reason == "" {
+		t.Fatalf("without job.logs: %d lines, %q", n, reason)
+	}
+}
+
+// TestEnvironmentRef: a specification that names a version of an environment, as those of
+// trials do, has the same reference as one that names the environment.
+func TestEnvironmentRef(t *testing.T) {
+	for spec, want := range map[string]string{"py": "py@sha256:e", "py@sha256:e": "py@sha256:e", "": ""} {
+		if got := (training.Job{Spec: training.Spec{Environment: spec}, EnvDigest: "sha256:e"}).EnvironmentRef(); got != want {
+			t.Errorf("%q: %q", spec, got)
+		}
+	}
+	if got := (training.Job{Spec: training.Spec{Environment: "py"}}).EnvironmentRef(); got != "" {
+		t.Errorf("before the environment is known: %q", got)
+	}
+}
+
 func TestPermissions(t *testing.T) {
 	w := newWorld(t)
 	ctx := alice(t.Context())
@@ -658,7 +697,7 @@ func TestPermissions(t *testing.T) {
 	_, calls["logs"] = w.Logs(ctx, nyc, j.ID, 0, 0, false)
 	_, calls["submit"] = w.Submit(ctx, nyc, "x", training.Spec{Command: []string{"/bin/true"}})
 	_, _, calls["apply"] = w.Apply(ctx, nyc, "x", training.Spec{Command: []string{"/bin/true"}})
-	_, calls["upload"] = w.UploadSource(ctx, nyc, strings.NewReader(""))
+	_, calls["upload"] = w.Upload(ctx, nyc, strings.NewReader(""))
 	for name, err := range calls {
 		if !fault.Is(err, fault.PermissionDenied) {
 			t.Errorf("%s: %v", name, err)

@@ -9,6 +9,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/training/anomaly"
 	"github.com/falaj-ml/falaj/internal/training/sizing"
+	"github.com/falaj-ml/falaj/internal/training/source"
 )
 
 // Filter selects jobs of one project, newest first.
@@ -32,7 +33,7 @@ type Count struct {
 // fault.Conflict, and raises the revision otherwise.
 type Store interface {
 	JobStore
-	SourceStore
+	source.Store
 	RetentionStore
 	AttemptStore
 	ProfileStore
@@ -63,24 +64,6 @@ type JobStore interface {
 	Unstarted(ctx context.Context, tx *store.Tx) ([]Job, error)
 	// Underway lists the jobs of all projects that run.
 	Underway(ctx context.Context, tx *store.Tx) ([]Job, error)
-}
-
-// SourceStore keeps the records of uploaded source archives.
-type SourceStore interface {
-	// Sources gives those of source archives that are on record, by digest.
-	Sources(ctx context.Context, tx *store.Tx, p project.Name, digests []string) (map[string]StoredSource, error)
-	// UseSource notes that a source archive is named or uploaded again. Error: fault.NotFound
-	// when it is not on record.
-	UseSource(ctx context.Context, tx *store.Tx, p project.Name, digest string, at time.Time) error
-	// PutSource puts a source archive on record, in place of another of its digest.
-	PutSource(ctx context.Context, tx *store.Tx, p project.Name, a StoredSource, at time.Time) error
-	// FoundSources notes those of source archives that are not on record, as used at a time.
-	FoundSources(ctx context.Context, tx *store.Tx, p project.Name, found []StoredSource, at time.Time) error
-	// UnusedSources gives the digests of source archives that no job names, that were used
-	// before a time, and whose digests come after one, in order.
-	UnusedSources(ctx context.Context, tx *store.Tx, p project.Name, before time.Time, after string, limit int) ([]string, error)
-	// RemoveSource ends the record of one of them, and reports whether it still was one.
-	RemoveSource(ctx context.Context, tx *store.Tx, p project.Name, digest string, before time.Time) (StoredSource, bool, error)
 }
 
 // RetentionStore finds and removes jobs whose retention is over.

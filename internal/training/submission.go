@@ -1,16 +1,12 @@
 package training
 
 import (
-	"archive/tar"
 	"cmp"
-	"compress/gzip"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -26,17 +22,17 @@ import (
 	"github.com/falaj-ml/falaj/internal/governance/residency"
 	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/resource"
-	"github.com/falaj-ml/falaj/internal/scheduler/replay"
 	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/training/checkpoint"
+	"github.com/falaj-ml/falaj/internal/training/source"
 )
 
 // Submission accepts jobs: from people and manifests, from pipelines and sweeps (steps and
 // trials), and it says what a job would get. The API, and the domains that make jobs, call it.
 type Submission struct {
 	*core
-	archives *SourceArchives
+	archives *source.Archives
 }
 
 // Submit queues a new job. Needs job.submit, and leave to read every input.
@@ -86,34 +82,31 @@ func (s *Submission) Outlook(ctx context.Context, p project.Name, name string, s
 	return s.cfg.Compute.DryRun(ctx, r)
 }
 
-// Propose is the workload that a job would be, and how long it would run; nothing is
-// submitted. Needs job.submit. Errors as of Submit.
-func (s *Submission) Propose(ctx context.Context, p project.Name, name string, spec Spec) (compute.Request, replay.About, error) {
+// Propose is the workload that a job would be, and how long it would run, which has no basis
+// where no earlier job of its name succeeded; nothing is submitted. Needs job.submit. Errors as
+// of Submit.
+func (s *Submission) Propose(ctx context.Context, p project.Name, name string, spec Spec) (r compute.Request, left compute.Left, err error) {
 	j, _, err := s.submit(ctx, p, name, spec, submission{dryRun: true})
 	if err != nil {
-		return compute.Request{}, replay.About{}, err
+		return r, left, err
 	}
 	if err := s.cfg.Compute.CheckPools(ctx, j.Spec.Pools, j.Spec.Isolation, j.Residency); err != nil {
-		return compute.Request{}, replay.About{}, fault.Wrap(err, "pools")
+		return r, left, fault.Wrap(err, "pools")
 	}
 	if err := s.cfg.Compute.CheckQueue(ctx, p, j.Spec.Queue); err != nil {
-		return compute.Request{}, replay.About{}, fault.Wrap(err, "queue")
+		return r, left, fault.Wrap(err, "queue")
 	}
-	r := j.request()
+	r = j.request()
 	r.ID, r.Label = compute.WorkloadID(j.ID), name
-	about := replay.About{Label: name, Project: string(p), State: "proposed"}
 	err = s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		if r.Speed, err = s.foreseen(ctx, tx, j); err != nil {
 			return err
 		}
 		took, err := s.usual(ctx, tx, p, name)
-		if l, known := usually(took, 0); known {
-			seconds := l.Time.Seconds()
-			about.Left, about.Basis = &seconds, l.Basis
-		}
+		left, _ = usually(took, 0)
 		return err
 	})
-	return r, about, err
+	return r, left, err
 }
 
 // Doctor submits a job that looks around on a pool: two workers that measure
@@ -133,8 +126,8 @@ func (s *Submission) Doctor(ctx context.Context, p project.Name, pool string) (J
 		}
 	}
 	r, w := io.Pipe()
-	go func() { _ = w.CloseWithError(packProgram(w, s.cfg.Worker)) }()
-	src, err := s.archives.UploadSource(ctx, p, r)
+	go func() { _ = w.CloseWithError(source.PackProgram(w, s.cfg.Worker, programName)) }()
+	src, err := s.archives.Upload(ctx, p, r)
 	_ = r.Close()
 	if err != nil {
 		return Job{}, fault.Wrap(err, "packing falaj-worker")
@@ -223,10 +216,10 @@ func (s *Submission) submit(ctx context.Context, p project.Name, name string, sp
 	if err := s.checkSecrets(ctx, p, spec); err != nil {
 		return Job{}, "", err
 	}
-	var source StoredSource
+	var code source.Stored
 	if spec.Source != "" && !how.dryRun { // a dry run or a plan uploads none
 		var err error
-		if source, err = s.archives.findSource(ctx, p, spec.Source); err != nil {
+		if code, err = s.archives.Find(ctx, p, spec.Source); err != nil {
 			return Job{}, "", err
 		}
 	}
@@ -318,7 +311,7 @@ func (s *Submission) submit(ctx context.Context, p project.Name, name string, sp
 			return err
 		}
 		if spec.Source != "" {
-			if err := s.archives.useSource(ctx, tx, p, source); err != nil {
+			if err := s.archives.Use(ctx, tx, p, code); err != nil {
 				return err
 			}
 		}
@@ -506,24 +499,3 @@ func refs(inputs []Input) []string {
 
 // programName of falaj-worker in the job's working directory.
 const programName = "falaj-worker"
-
-// packProgram writes an archive of one program; the same program gives the same
-// bytes.
-func packProgram(w io.Writer, path string) (err error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	z := gzip.NewWriter(w)
-	t := tar.NewWriter(z)
-	if err := t.WriteHeader(&tar.Header{Name: programName, Mode: 0o755, Size: info.Size(), Typeflag: tar.TypeReg}); err != nil {
-		return err
-	}
-	_, err = io.Copy(t, f)
-	return errors.Join(err, t.Close(), z.Close())
-}

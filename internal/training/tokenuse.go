@@ -119,6 +119,24 @@ func withhold(tries []Attempt) {
 	}
 }
 
+// withholdLines takes lines of the log out of attempts for a caller who may not read the log.
+func (s *core) withholdLines(ctx context.Context, j Job, tries []Attempt) error {
+	if !slices.ContainsFunc(tries, func(a Attempt) bool { return len(a.Lines) > 0 }) {
+		return nil
+	}
+	o, err := s.object(ctx, j, true)
+	if err != nil {
+		return err
+	}
+	may, err := policy.Permits(ctx, s.cfg.Authorizer, ActionLogs, o)
+	for i := range tries {
+		if !may {
+			tries[i].Lines = nil
+		}
+	}
+	return err
+}
+
 // inputsPermitted refuses to begin an attempt whose job's submitter may no longer read all of
 // its inputs.
 func (s *Execution) inputsPermitted(ctx context.Context, j Job) error {

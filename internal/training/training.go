@@ -11,14 +11,15 @@
 //     The rules are the tables Ends and After in diagnosis/ends.go.
 //   - service.go: Services, one for each kind of caller, and the core that they share.
 //     submission.go: Submission, new jobs. jobs.go: Jobs, reading them. control.go: Control,
-//     cancel, resize and move. outputs.go: Outputs, logs and files; redact.go.
-//     sourcearchives.go: SourceArchives, uploaded source. records.go: Records, for other
+//     cancel, resize and move. outputs.go: Outputs, logs; redact.go. output/: Files, what running
+//     attempts have written. jobsecret/: Secrets of running attempts.
+//     source/: SourceArchives, uploaded source. records.go: Records, for other
 //     domains. retention.go: Retention.
 //   - execution.go: Execution, the loop: jobs that wait for their environment, and leftovers of
 //     a crash. elastic.go: more workers where there is room. hung.go: attempts that do
 //     nothing.
 //   - usage.go: Usage, what the workers use now, and when the job ends. profile.go:
-//     what a worker does, seen for a while; profile/ says it in shares, purely.
+//     what a worker does, seen for a while by profile/, which says it in shares.
 //     remaining.go: how long jobs still run.
 //   - measure.go: what attempts used and how fast they were. advice.go: what that
 //     says of other places, by sizing/, purely. anomalies.go: idle accelerators and
@@ -61,6 +62,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/scheduler"
 	"github.com/falaj-ml/falaj/internal/training/checkpoint"
+	"github.com/falaj-ml/falaj/internal/training/jobsecret"
+	"github.com/falaj-ml/falaj/internal/training/source"
 	"github.com/falaj-ml/falaj/internal/worker/launch"
 )
 
@@ -110,49 +113,49 @@ func (s State) Ended() bool { return s == Succeeded || s == Failed || s == Cance
 
 // Spec is the manifest of kind Job.
 type Spec struct {
-	Environment string               `json:"environment,omitempty" doc:"Name of an environment, or name@digest; without one the job has no Python packages"`
-	Command     []string             `json:"command,omitempty" doc:"Program and arguments, without a shell. With script, the script's arguments"`
-	Script      string               `json:"script,omitempty" doc:"Python source to run"`
-	Source      string               `json:"source,omitempty" doc:"Digest of an uploaded source archive, unpacked into the working directory; in a manifest also a directory next to it, which the command line packs and uploads"`
-	Resources   resource.Amount      `json:"resources,omitzero" doc:"Resources of one worker; default 1 cpu and 1GiB"`
-	Disk        engine.Disk          `json:"disk,omitzero" doc:"Disk limits of one attempt: scratch, output, checkpoints and files; default the installation's. An attempt that exceeds them is stopped"`
-	Data        map[string]string    `json:"data,omitempty" doc:"Inputs by name: datasets and training sets, with or without @version; models as models:/NAME/VERSION or models:/NAME@ALIAS"`
-	Trains      string               `json:"training_data,omitempty" doc:"Name of the input in data that the model is trained on: monitors use it as the baseline. Required when data has several datasets and a monitor needs a baseline; default the only dataset, or for a model the data it was trained on"`
-	Params      Params               `json:"params,omitempty" doc:"Hyper-parameters by name, each a text, number, true, false or null. The program reads them as JSON from $FALAJ_PARAMS, and its command may contain ${params.NAME}; the run records them as falaj.param.NAME"`
-	Tables      []string             `json:"tables,omitempty" doc:"Open datasets that the job reads and writes as tables, through the catalog at $FALAJ_URL/iceberg with $FALAJ_TOKEN; only on pools of the server's machine"`
-	Env         map[string]string    `json:"env,omitempty" doc:"Environment variables; readable by everyone with read access to the job, so use secrets for passwords and keys"`
-	Secrets     map[string]SecretRef `json:"secrets,omitempty" doc:"Secrets of the project by environment variable: {secret, key}, and file: true for a variable with the path of a file. The submitter needs permission to use them; their values are masked in the log"`
-	Pools       []string             `json:"pools,omitempty" doc:"Pools that may run the job; default any that fits"`
-	Isolation   scheduler.Isolation  `json:"isolation,omitempty" doc:"Minimum isolation; default the installation's minimum or, with pools, the isolation that they provide"`
-	Token       TokenUse             `json:"token,omitempty" enum:"sandbox,anywhere" doc:"Where the job's token is valid: only inside its sandbox (sandbox, the default, on pools of the server's machine), or anywhere"`
-	Network     []string             `json:"network,omitempty" doc:"Egress allow-list: host:port that the job may reach, a subset of those allowed by the installation"`
-	Queue       string               `json:"queue,omitempty" doc:"Queue whose quota the job uses; default the project's default queue"`
-	Priority    int                  `json:"priority,omitempty" doc:"Higher runs first; -1000 to 1000"`
-	DelayCost   float64              `json:"delay_cost,omitempty" doc:"Cost of one hour of waiting, in the installation's currency: elastic pools rent nodes when waiting costs more than renting; default from its queue or its project's budget"`
-	Preemptible *bool                `json:"preemptible,omitempty" doc:"Whether the job may be preempted for another queue: it saves a checkpoint, stops and waits again; default true"`
-	Timeout     compute.Duration     `json:"timeout,omitempty" doc:"Maximum duration of an attempt, such as 2h; default 24h. An attempt that saves a checkpoint and exits with 75 resumes in a new attempt with the full timeout"`
-	Deadline    string               `json:"deadline,omitempty" doc:"Time by which the job should end: a time such as 2026-12-01T06:00:00Z, or a duration after submission such as 6h. The job moves to the front of its queue when it must start to meet the deadline"`
-	Expected    compute.Duration     `json:"expected,omitempty" doc:"Expected duration, used with the deadline; default the 90th percentile of the last twenty successful jobs of its name"`
-	Grace       compute.Duration     `json:"grace,omitempty" doc:"Time between SIGTERM and SIGKILL; default 30s"`
-	MaxAttempts int                  `json:"max_attempts,omitempty" doc:"Maximum number of attempts that fail for reasons outside the job; default 3"`
-	Framework   launch.Framework     `json:"framework,omitempty" doc:"Launcher of the processes: plain, torchrun, tensorflow, horovod, mpi, xgboost, lightgbm, deepspeed or accelerate"`
-	Workers     Workers              `json:"workers,omitzero" doc:"Number of workers that run together: a number, or {min, max} for an elastic job; default 1. Resources apply to each worker"`
-	Roles       []Role               `json:"roles,omitempty" doc:"Workers that differ, instead of workers: each role has its number, resources and command"`
-	Within      string               `json:"within,omitempty" doc:"Topology domain that all workers share: rack, or node; default as close together as possible"`
-	PerNode     int                  `json:"per_node,omitempty" doc:"Maximum number of workers on a node, such as 1 to spread them; default as many as fit"`
-	Processes   int                  `json:"processes,omitempty" doc:"Processes per worker, such as one per accelerator; default 1"`
-	Parallel    Parallel             `json:"parallel,omitzero" doc:"Parallelism of the processes; the product of its factors is workers × processes"`
-	Precision   Precision            `json:"precision,omitempty" doc:"fp32, tf32, bf16, fp16, fp8 or int8; passed to the program and recorded"`
-	Batch       int                  `json:"batch,omitempty" doc:"Global batch: examples per step over all processes, accumulation included; recorded, and used to compare rates"`
-	Accumulate  int                  `json:"accumulate,omitempty" doc:"Steps of gradient accumulation; passed to the program and recorded"`
-	Steps       int64                `json:"steps,omitempty" doc:"Total steps of the training, used to estimate the time left"`
-	Resume      string               `json:"resume,omitempty" doc:"Checkpoint of another job to resume from: job_…/NAME, or job_… for its newest"`
-	Progress    compute.Duration     `json:"progress_timeout,omitempty" doc:"Stops an attempt without log output, metrics, checkpoints and computation for this long, such as 10m; default never"`
-	Family      string               `json:"family,omitempty" doc:"Group of jobs that do the same work, used for right-sizing; default the name without a trailing number"`
-	Experiment  string               `json:"experiment,omitempty" doc:"Experiment of the run; default the job's name"`
-	Checkpoints checkpoint.Rules     `json:"checkpoints,omitzero" doc:"Which checkpoints are kept, and which are restored"`
-	Register    string               `json:"register,omitempty" doc:"Model name under which model/ of the output is registered; to register none, the job writes the reason into no-model.txt"`
-	Into        string               `json:"into,omitempty" doc:"Dataset that gets a new version from the Parquet files in rows/ of the output; the submitter needs permission to write it"`
+	Environment string                   `json:"environment,omitempty" doc:"Name of an environment, or name@digest; without one the job has no Python packages"`
+	Command     []string                 `json:"command,omitempty" doc:"Program and arguments, without a shell. With script, the script's arguments"`
+	Script      string                   `json:"script,omitempty" doc:"Python source to run"`
+	Source      string                   `json:"source,omitempty" doc:"Digest of an uploaded source archive, unpacked into the working directory; in a manifest also a directory next to it, which the command line packs and uploads"`
+	Resources   resource.Amount          `json:"resources,omitzero" doc:"Resources of one worker; default 1 cpu and 1GiB"`
+	Disk        engine.Disk              `json:"disk,omitzero" doc:"Disk limits of one attempt: scratch, output, checkpoints and files; default the installation's. An attempt that exceeds them is stopped"`
+	Data        map[string]string        `json:"data,omitempty" doc:"Inputs by name: datasets and training sets, with or without @version; models as models:/NAME/VERSION or models:/NAME@ALIAS"`
+	Trains      string                   `json:"training_data,omitempty" doc:"Name of the input in data that the model is trained on: monitors use it as the baseline. Required when data has several datasets and a monitor needs a baseline; default the only dataset, or for a model the data it was trained on"`
+	Params      Params                   `json:"params,omitempty" doc:"Hyper-parameters by name, each a text, number, true, false or null. The program reads them as JSON from $FALAJ_PARAMS, and its command may contain ${params.NAME}; the run records them as falaj.param.NAME"`
+	Tables      []string                 `json:"tables,omitempty" doc:"Open datasets that the job reads and writes as tables, through the catalog at $FALAJ_URL/iceberg with $FALAJ_TOKEN; only on pools of the server's machine"`
+	Env         map[string]string        `json:"env,omitempty" doc:"Environment variables; readable by everyone with read access to the job, so use secrets for passwords and keys"`
+	Secrets     map[string]jobsecret.Ref `json:"secrets,omitempty" doc:"Secrets of the project by environment variable: {secret, key}, and file: true for a variable with the path of a file. The submitter needs permission to use them; their values are masked in the log"`
+	Pools       []string                 `json:"pools,omitempty" doc:"Pools that may run the job; default any that fits"`
+	Isolation   scheduler.Isolation      `json:"isolation,omitempty" doc:"Minimum isolation; default the installation's minimum or, with pools, the isolation that they provide"`
+	Token       TokenUse                 `json:"token,omitempty" enum:"sandbox,anywhere" doc:"Where the job's token is valid: only inside its sandbox (sandbox, the default, on pools of the server's machine), or anywhere"`
+	Network     []string                 `json:"network,omitempty" doc:"Egress allow-list: host:port that the job may reach, a subset of those allowed by the installation"`
+	Queue       string                   `json:"queue,omitempty" doc:"Queue whose quota the job uses; default the project's default queue"`
+	Priority    int                      `json:"priority,omitempty" doc:"Higher runs first; -1000 to 1000"`
+	DelayCost   float64                  `json:"delay_cost,omitempty" doc:"Cost of one hour of waiting, in the installation's currency: elastic pools rent nodes when waiting costs more than renting; default from its queue or its project's budget"`
+	Preemptible *bool                    `json:"preemptible,omitempty" doc:"Whether the job may be preempted for another queue: it saves a checkpoint, stops and waits again; default true"`
+	Timeout     compute.Duration         `json:"timeout,omitempty" doc:"Maximum duration of an attempt, such as 2h; default 24h. An attempt that saves a checkpoint and exits with 75 resumes in a new attempt with the full timeout"`
+	Deadline    string                   `json:"deadline,omitempty" doc:"Time by which the job should end: a time such as 2026-12-01T06:00:00Z, or a duration after submission such as 6h. The job moves to the front of its queue when it must start to meet the deadline"`
+	Expected    compute.Duration         `json:"expected,omitempty" doc:"Expected duration, used with the deadline; default the 90th percentile of the last twenty successful jobs of its name"`
+	Grace       compute.Duration         `json:"grace,omitempty" doc:"Time between SIGTERM and SIGKILL; default 30s"`
+	MaxAttempts int                      `json:"max_attempts,omitempty" doc:"Maximum number of attempts that fail for reasons outside the job; default 3"`
+	Framework   launch.Framework         `json:"framework,omitempty" doc:"Launcher of the processes: plain, torchrun, tensorflow, horovod, mpi, xgboost, lightgbm, deepspeed or accelerate"`
+	Workers     Workers                  `json:"workers,omitzero" doc:"Number of workers that run together: a number, or {min, max} for an elastic job; default 1. Resources apply to each worker"`
+	Roles       []Role                   `json:"roles,omitempty" doc:"Workers that differ, instead of workers: each role has its number, resources and command"`
+	Within      string                   `json:"within,omitempty" doc:"Topology domain that all workers share: rack, or node; default as close together as possible"`
+	PerNode     int                      `json:"per_node,omitempty" doc:"Maximum number of workers on a node, such as 1 to spread them; default as many as fit"`
+	Processes   int                      `json:"processes,omitempty" doc:"Processes per worker, such as one per accelerator; default 1"`
+	Parallel    Parallel                 `json:"parallel,omitzero" doc:"Parallelism of the processes; the product of its factors is workers × processes"`
+	Precision   Precision                `json:"precision,omitempty" doc:"fp32, tf32, bf16, fp16, fp8 or int8; passed to the program and recorded"`
+	Batch       int                      `json:"batch,omitempty" doc:"Global batch: examples per step over all processes, accumulation included; recorded, and used to compare rates"`
+	Accumulate  int                      `json:"accumulate,omitempty" doc:"Steps of gradient accumulation; passed to the program and recorded"`
+	Steps       int64                    `json:"steps,omitempty" doc:"Total steps of the training, used to estimate the time left"`
+	Resume      string                   `json:"resume,omitempty" doc:"Checkpoint of another job to resume from: job_…/NAME, or job_… for its newest"`
+	Progress    compute.Duration         `json:"progress_timeout,omitempty" doc:"Stops an attempt without log output, metrics, checkpoints and computation for this long, such as 10m; default never"`
+	Family      string                   `json:"family,omitempty" doc:"Group of jobs that do the same work, used for right-sizing; default the name without a trailing number"`
+	Experiment  string                   `json:"experiment,omitempty" doc:"Experiment of the run; default the job's name"`
+	Checkpoints checkpoint.Rules         `json:"checkpoints,omitzero" doc:"Which checkpoints are kept, and which are restored"`
+	Register    string                   `json:"register,omitempty" doc:"Model name under which model/ of the output is registered; to register none, the job writes the reason into no-model.txt"`
+	Into        string                   `json:"into,omitempty" doc:"Dataset that gets a new version from the Parquet files in rows/ of the output; the submitter needs permission to write it"`
 }
 
 // Limits of a specification.
@@ -172,8 +175,7 @@ const (
 )
 
 var (
-	envRE    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
-	digestRE = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+	envRE = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
 )
 
 // Validate refuses what cannot be a job. Error: fault.Invalid.
@@ -193,7 +195,7 @@ func (s Spec) Validate() error {
 		return fault.New(fault.Invalid, "spec.script: contains a zero byte")
 	case s.Script != "" && s.Environment == "":
 		return fault.New(fault.Invalid, "spec.script: a script needs an environment").WithHint("Set spec.environment, or use a command.")
-	case s.Source != "" && !digestRE.MatchString(s.Source):
+	case s.Source != "" && !source.ValidDigest(s.Source):
 		return fault.New(fault.Invalid, "spec.source: %.80q is not the digest of an uploaded archive", s.Source).
 			WithHint("Upload the archive first; the response contains its digest. `falaj apply` and `falaj job submit` do so for a directory that a manifest names.")
 	case s.Isolation != "" && !s.Isolation.Known():
@@ -507,6 +509,16 @@ func (j Job) TrainedOn() string {
 	return only
 }
 
+// EnvironmentRef is the environment version that the job ran in, "name@digest"; empty where it
+// has none or it is not known yet. The specification may name a version too.
+func (j Job) EnvironmentRef() string {
+	if j.Spec.Environment == "" || j.EnvDigest == "" {
+		return ""
+	}
+	name, _, _ := strings.Cut(j.Spec.Environment, "@")
+	return name + "@" + string(j.EnvDigest)
+}
+
 // Pinned is the specification with the versions that the job read and the environment that
 // it ran in, as far as that is known.
 func (j Job) Pinned() Spec {
@@ -515,9 +527,8 @@ func (j Job) Pinned() Spec {
 	for _, in := range j.Inputs {
 		spec.Data[in.Name] = in.reference()
 	}
-	if spec.Environment != "" && j.EnvDigest != "" {
-		name, _, _ := strings.Cut(spec.Environment, "@")
-		spec.Environment = name + "@" + string(j.EnvDigest)
+	if ref := j.EnvironmentRef(); ref != "" {
+		spec.Environment = ref
 	}
 	return spec
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/compute/computesql"
 	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/compute/engine/enginetest"
+	"github.com/falaj-ml/falaj/internal/compute/inspect"
 	"github.com/falaj-ml/falaj/internal/environment"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
@@ -32,6 +33,8 @@ import (
 	"github.com/falaj-ml/falaj/internal/scheduler"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/training"
+	"github.com/falaj-ml/falaj/internal/training/output"
+	"github.com/falaj-ml/falaj/internal/training/source"
 	"github.com/falaj-ml/falaj/internal/training/trainingsql"
 )
 
@@ -291,10 +294,10 @@ type sources struct {
 
 type stored struct {
 	project project.Name
-	training.StoredSource
+	source.Stored
 }
 
-func (s *sources) Save(_ context.Context, p project.Name, a training.StoredSource, r io.Reader) error {
+func (s *sources) Save(_ context.Context, p project.Name, a source.Stored, r io.Reader) error {
 	b, err := io.ReadAll(r)
 	s.mu.Lock()
 	s.m[stored{p, a}] = b
@@ -305,7 +308,7 @@ func (s *sources) Save(_ context.Context, p project.Name, a training.StoredSourc
 	return err
 }
 
-func (s *sources) Open(_ context.Context, p project.Name, a training.StoredSource) (io.ReadCloser, error) {
+func (s *sources) Open(_ context.Context, p project.Name, a source.Stored) (io.ReadCloser, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b, ok := s.m[stored{p, a}]
@@ -315,7 +318,7 @@ func (s *sources) Open(_ context.Context, p project.Name, a training.StoredSourc
 	return io.NopCloser(bytes.NewReader(b)), nil
 }
 
-func (s *sources) List(_ context.Context, p project.Name, yield func(training.StoredSource) error) error {
+func (s *sources) List(_ context.Context, p project.Name, yield func(source.Stored) error) error {
 	s.mu.Lock()
 	keys := slices.SortedFunc(maps.Keys(s.m), func(a, b stored) int {
 		return cmp.Or(cmp.Compare(a.Digest, b.Digest), cmp.Compare(a.Object, b.Object))
@@ -323,7 +326,7 @@ func (s *sources) List(_ context.Context, p project.Name, yield func(training.St
 	s.mu.Unlock()
 	for _, k := range keys {
 		if k.project == p {
-			if err := yield(k.StoredSource); err != nil {
+			if err := yield(k.Stored); err != nil {
 				return err
 			}
 		}
@@ -331,7 +334,7 @@ func (s *sources) List(_ context.Context, p project.Name, yield func(training.St
 	return nil
 }
 
-func (s *sources) Delete(_ context.Context, p project.Name, a training.StoredSource) error {
+func (s *sources) Delete(_ context.Context, p project.Name, a source.Stored) error {
 	if s.deleting != nil {
 		if err := s.deleting(); err != nil {
 			return err
@@ -360,8 +363,9 @@ type world struct {
 	*training.Jobs
 	*training.Control
 	*training.Outputs
+	Files *output.Files
 	*training.Usage
-	*training.SourceArchives
+	*source.Archives
 	*training.Execution
 	*training.Retention
 	*training.Records
@@ -431,8 +435,8 @@ func (w *world) start(tb testing.TB) {
 	w.compute = newServices(w.ccfg)
 	w.cfg.Compute = w.compute
 	s := training.New(w.cfg)
-	w.Submission, w.Jobs, w.Control, w.Outputs, w.Usage = s.Submission, s.Jobs, s.Control, s.Outputs, s.Usage
-	w.SourceArchives, w.Execution, w.Retention, w.Records = s.SourceArchives, s.Execution, s.Retention, s.Records
+	w.Submission, w.Jobs, w.Control, w.Outputs, w.Files, w.Usage = s.Submission, s.Jobs, s.Control, s.Outputs, s.Files, s.Usage
+	w.Archives, w.Execution, w.Retention, w.Records = s.SourceArchives, s.Execution, s.Retention, s.Records
 	w.compute.RegisterOwner(compute.JobAttempt, w.Execution)
 	if err := w.Start(tb.Context()); err != nil {
 		tb.Fatal(err)
@@ -489,17 +493,15 @@ func (w *world) started(tb testing.TB) engine.Handle {
 
 // services are those of compute that jobs use.
 type services struct {
-	*pools
+	*compute.Pools
 	*compute.Queues
 	*compute.Workloads
 	*compute.Programs
+	inspect.Inspector
 	*compute.Scheduling
 }
 
-// Its own name would hide its method Pools.
-type pools = compute.Pools
-
 func newServices(cfg compute.Config) *services {
 	s := compute.New(cfg)
-	return &services{s.Pools, s.Queues, s.Workloads, s.Programs, s.Scheduling}
+	return &services{s.Pools, s.Queues, s.Workloads, s.Programs, inspect.Inspector{Programs: s.Programs}, s.Scheduling}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"strconv"
 	"time"
 
 	"github.com/falaj-ml/falaj/internal/fault"
@@ -209,6 +210,9 @@ func (s *Service) CreateTrial(ctx context.Context, p project.Name, id StudyID, t
 			return err
 		}
 		t, err := s.store.TrialHead(ctx, tx, p, trial)
+		if err == nil && t.State == Running {
+			err = s.ofJob(ctx, tx, p, trial)
+		}
 		if err != nil {
 			return err
 		}
@@ -236,6 +240,11 @@ func (s *Service) SetState(ctx context.Context, p project.Name, id TrialID, stat
 		if moved, again, err = s.rules.SetState(ctx, tx, p, id, state, values, request); err != nil || !moved || again {
 			return err
 		}
+		if state == Running {
+			if err := s.ofJob(ctx, tx, p, id); err != nil {
+				return err
+			}
+		}
 		whole, err := s.store.Trials(ctx, tx, p, study.ID, math.MaxInt64, []TrialID{id}, 1)
 		if err != nil {
 			return err
@@ -247,6 +256,41 @@ func (s *Service) SetState(ctx context.Context, p project.Name, id TrialID, stat
 		})
 	})
 	return moved, err
+}
+
+// ofJob remembers the job whose program runs a trial.
+func (s *Service) ofJob(ctx context.Context, tx *store.Tx, p project.Name, id TrialID) error {
+	who := identity.From(ctx)
+	if who.Kind != identity.Attempt || who.Name == "" {
+		return nil
+	}
+	return s.store.PutTrialAttribute(ctx, tx, p, id, System, JobAttribute, strconv.Quote(who.Name))
+}
+
+// JobEnded fails the trials that a job has left running: nobody else would end them. Doing so
+// again is no change.
+func (s *Service) JobEnded(ctx context.Context, tx *store.Tx, p project.Name, job string) error {
+	left, err := s.store.RunningOf(ctx, tx, p, strconv.Quote(job))
+	if err != nil {
+		return err
+	}
+	for _, id := range left {
+		study, err := s.studyOf(ctx, tx, p, id)
+		if err != nil {
+			return err
+		}
+		t, err := s.store.TrialHead(ctx, tx, p, id)
+		if err != nil {
+			return err
+		}
+		if _, _, err := s.rules.SetState(ctx, tx, p, id, Failed, nil, ""); err != nil {
+			return err
+		}
+		if err := note(ctx, tx, p, ActionWrite, study.Name, map[string]any{"act": "trial", "trial": t.Number, "state": string(Failed), "job": job, "reason": "its job ended"}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // SetIntermediate sets or replaces what a trial reported at a step.

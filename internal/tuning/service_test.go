@@ -257,3 +257,56 @@ func TestLabels(t *testing.T) {
 		t.Error("a sweep of home takes what may not be there")
 	}
 }
+
+// TestJobEnded: the trials that a job left running have failed when it has ended, and no others.
+func TestJobEnded(t *testing.T) {
+	w := open(t)
+	alice := as(t, "alice")
+	if _, err := w.runs.Runs.CreateRun(alice, proj, tracking.RunSpec{}, tracking.RunOptions{Origin: tracking.Origin{Job: "job_1", Attempt: "att_here"}}); err != nil {
+		t.Fatal(err)
+	}
+	id := w.study(t, "alice", "a")
+	inJob := func(job string) context.Context {
+		return identity.With(t.Context(), identity.Principal{Kind: identity.Attempt, ID: "att_here", Name: job, Project: proj})
+	}
+	add := func(ctx context.Context, template *tuning.Trial) tuning.TrialID {
+		trial, err := w.CreateTrial(ctx, proj, id, template, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return trial
+	}
+	move := func(ctx context.Context, trial tuning.TrialID, state tuning.State, values ...float64) {
+		if moved, err := w.SetState(ctx, proj, trial, state, values, ""); err != nil || !moved {
+			t.Fatal(moved, err)
+		}
+	}
+	left, done, other, users := add(inJob("job_1"), nil), add(inJob("job_1"), nil), add(inJob("job_2"), nil), add(alice, nil)
+	move(inJob("job_1"), done, tuning.Complete, 1)
+	waiting, claimed := add(alice, &tuning.Trial{State: tuning.Waiting}), add(alice, &tuning.Trial{State: tuning.Waiting})
+	move(inJob("job_1"), claimed, tuning.Running)
+	sweeps := add(alice, nil) // as package sweep makes it
+	if err := w.SetTrialAttribute(alice, proj, sweeps, tuning.System, "falaj:job", `"job_1"`); err != nil {
+		t.Fatal(err)
+	}
+	before := len(w.acts(t))
+	for range 2 {
+		err := w.db.Update(t.Context(), proj, func(ctx context.Context, tx *store.Tx) error {
+			return w.JobEnded(identity.With(ctx, identity.Loop("trials of jobs")), tx, proj, "job_1")
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for trial, want := range map[tuning.TrialID]tuning.State{
+		left: tuning.Failed, claimed: tuning.Failed, done: tuning.Complete, other: tuning.Running, users: tuning.Running, sweeps: tuning.Running, waiting: tuning.Waiting,
+	} {
+		got, err := w.Trial(alice, proj, trial)
+		if err != nil || got.State != want || want == tuning.Failed && got.Completed.IsZero() {
+			t.Errorf("trial %d is %s, want %s (%v)", got.Number, got.State, want, err)
+		}
+	}
+	if acts := w.acts(t)[before:]; len(acts) != 2 || acts[0]["reason"] != "its job ended" {
+		t.Errorf("audit %v", acts)
+	}
+}

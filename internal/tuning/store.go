@@ -42,6 +42,9 @@ type Store interface {
 	// Heads are the trials in a state, by ID, without parameters, attributes and
 	// intermediate values; at most limit of those greater than after.
 	Heads(ctx context.Context, tx *store.Tx, p project.Name, study StudyID, state State, after TrialID, limit int) ([]Trial, error)
+	// RunningOf are the running trials of a project's studies, by ID, whose system attribute
+	// JobAttribute has the value.
+	RunningOf(ctx context.Context, tx *store.Tx, p project.Name, value string) ([]TrialID, error)
 	// Constrained are the system attributes in which complete trials have their constraints.
 	Constrained(ctx context.Context, tx *store.Tx, p project.Name, study StudyID) (map[TrialID]Attributes, error)
 	// Counts are how many trials are in each state.

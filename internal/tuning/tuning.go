@@ -100,6 +100,10 @@ func (a Attributes) Feasible() bool {
 // colon begins one for each.
 const Constraints = "constraints"
 
+// JobAttribute is the system attribute of a trial that a client of Optuna in a job runs: the
+// job's identifier, in JSON. Trials of sweeps have falaj:job instead: a sweep ends them.
+const JobAttribute = "falaj:client_job"
+
 // Study is a search for good parameters.
 type Study struct {
 	Project    project.Name

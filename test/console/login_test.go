@@ -77,6 +77,8 @@ identity:
 		b.accessible("command")
 		b.picture("login-command")
 		b.do(chromedp.Click(`//button[.="Allow"]`, chromedp.BySearch))
+		b.see("The command needs this code")
+		b.do(chromedp.Click(`//button[.="Continue"]`, chromedp.BySearch))
 	})
 	if code != 0 || !strings.Contains(said, "Logged in to "+s.URL+" as alice-smith") {
 		t.Errorf("falaj login ends with %d:\n%s", code, said)

@@ -32,7 +32,7 @@ func (l *looks) list() []training.Profile {
 
 // look is what is seen when somebody asks: worker 3 has no torch.
 func (l *looks) look(w http.ResponseWriter, r *http.Request) {
-	var ask training.Look
+	var ask profile.Look
 	if err := json.NewDecoder(r.Body).Decode(&ask); err != nil {
 		w.WriteHeader(http.StatusBadRequest)
 		return
@@ -55,8 +55,8 @@ func profiles() []training.Profile {
 	spy := func(i, worker int, s profile.Summary) training.Profile {
 		id := "prf_" + strconv.Itoa(i)
 		return training.Profile{
-			ID: training.ProfileID(id), Job: "job_4", Project: "nyc", Attempt: "att_1", Number: 1, Pool: "gpu-dubai", Worker: worker, Tool: profiler.PySpy, Version: "py-spy 0.4.1", Seconds: 10,
-			Summary: s, Run: "run_4", Artifacts: []string{"profiles/" + id + "/all.folded", "profiles/" + id + "/running.folded"}, By: training.Actor{ID: "usr_1", Name: "layla"}, At: ago(0, i-9),
+			ID: training.ProfileID(id), Job: "job_4", Project: "nyc", Attempt: "att_1", Number: 1, Pool: "gpu-dubai",
+			Seen: profile.Seen{Worker: worker, Tool: profiler.PySpy, Version: "py-spy 0.4.1", Seconds: 10, Summary: s}, Run: "run_4", Artifacts: []string{"profiles/" + id + "/all.folded", "profiles/" + id + "/running.folded"}, By: training.Actor{ID: "usr_1", Name: "layla"}, At: ago(0, i-9),
 		}
 	}
 	trains := profile.Summary{

@@ -179,6 +179,16 @@ func estimator(w *world) {
 		t.Errorf("its requests do not run together: %s", targets)
 	}
 	n := len(want.Label)
+	// MLflow's protocol answers labels, as MLflow's server does.
+	rows := make([][]float64, n)
+	for i := range rows {
+		rows[i] = want.X[3*i : 3*i+3]
+	}
+	var scored struct{ Predictions []string }
+	w.Must(w.Foreign(w.C, http.MethodPost, "/endpoints/late/invocations", map[string]any{"instances": rows}, &scored))
+	if !slices.Equal(scored.Predictions, want.Label) {
+		t.Errorf("MLflow's protocol says %v, and scikit-learn %v", scored.Predictions, want.Label)
+	}
 	a, err := w.Infer(w.C, "late", nil, live.Tensor("X", "FP64", want.X, n, 3))
 	w.Must(err)
 	for i, label := range want.Label {

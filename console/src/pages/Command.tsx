@@ -23,7 +23,6 @@ export function CommandPage() {
     try {
       const answer = await post<{ code: string }>('/api/v1/logins', { challenge, label });
       setCode(answer.code);
-      if (local) back({ code: answer.code });
     } catch (x) {
       setProblem(x instanceof Error ? x.message : String(x));
     }
@@ -36,8 +35,9 @@ export function CommandPage() {
         <h1 id="command-title">Log in a command</h1>
         {code ? (
           <>
-            <p>The command is logged in when it has this code. If it runs on another machine, paste it there within a minute:</p>
+            <p>The command needs this code within a minute. Continue, if the command runs on this machine; else paste the code there.</p>
             <Code block>{code}</Code>
+            {local && <Button onClick={() => back({ code })} fullWidth>Continue</Button>}
           </>
         ) : (
           <>

@@ -14,6 +14,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
+	"github.com/falaj-ml/falaj/internal/feature/naming"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/id"
 	"github.com/falaj-ml/falaj/internal/store"
@@ -473,7 +474,7 @@ func (TrainingSetStore) PutTrainingSet(ctx context.Context, tx *store.Tx, t feat
 		return err
 	}
 	for _, v := range t.Views {
-		name, version, err := feature.SplitRef(v.View)
+		name, version, err := naming.SplitRef(v.View)
 		if err != nil {
 			return err
 		}

@@ -39,10 +39,6 @@ func (p people) GrantsOf(context.Context, *store.Tx, string) ([]project.Grant, e
 	return p.grants, nil
 }
 
-func (people) HasOthers(context.Context, *store.Tx, string, []string) (bool, error) {
-	return false, nil
-}
-
 func (people) Former(context.Context, *store.Tx, project.Name, time.Time) ([]project.Grant, error) {
 	return nil, nil
 }

@@ -19,6 +19,9 @@ import (
 // was given in that time counts from when it was given.
 const firstDay = 24 * time.Hour
 
+// maxParents bounds how many tokens made one another.
+const maxParents = 100
+
 // Second refuses the caller as the second person (policy.SecondPerson): it is a person,
 // none of those who want the act, with no account, token or role from one of these, whose
 // role was there long enough before the request.
@@ -45,14 +48,16 @@ func (s *Service) Second(ctx context.Context, tx *store.Tx, r policy.Requested) 
 	if theirs, err := made(a.CreatedBy); err != nil || theirs {
 		return cmp.Or(err, refused("it takes two people, and your account was created by the requester"))
 	}
-	if p.Token != "" {
-		t, err := s.cfg.Accounts.Token(ctx, tx, p.Token)
+	// A token that a token of the requester's made is the requester's, too.
+	for token, depth := p.Token, 0; token != "" && depth < maxParents; depth++ {
+		t, err := s.cfg.Accounts.Token(ctx, tx, token)
 		if err != nil && !fault.Is(err, fault.NotFound) {
 			return err
 		}
 		if theirs, err := made(t.CreatedBy); err != nil || theirs {
 			return cmp.Or(err, refused("it takes two people, and your token was created by the requester"))
 		}
+		token = t.Parent
 	}
 	grants, err := s.cfg.Grants.GrantsOf(ctx, tx, p.ID)
 	if err != nil {
@@ -107,20 +112,17 @@ func (s *Service) maker(ctx context.Context, tx *store.Tx, principal string) (st
 // others reports whether another person than these has one of the rights, or had it a
 // moment ago: who takes it from the other one is not alone at once.
 func (s *Service) others(ctx context.Context, tx *store.Tx, by []string, actions []policy.Action, o policy.Object, now time.Time) (bool, error) {
-	any := func(grants []project.Grant) (bool, error) {
+	have := func(grants []project.Grant) bool {
 		for _, g := range grants {
 			if !carries(g, actions, o) {
 				continue
 			}
-			if group := g.From(); group != "" {
-				if has, err := s.cfg.Grants.HasOthers(ctx, tx, group, by); err != nil || has {
-					return has, err
-				}
-			} else if !slices.Contains(by, g.Principal) && strings.HasPrefix(g.Principal, "usr_") {
-				return true, nil
+			// Who is in a group is the provider's business, and may be said at their first login only.
+			if g.From() != "" || !slices.Contains(by, g.Principal) && strings.HasPrefix(g.Principal, "usr_") {
+				return true
 			}
 		}
-		return false, nil
+		return false
 	}
 	places := []project.Name{""}
 	if o.Project != "" {
@@ -132,16 +134,16 @@ func (s *Service) others(ctx context.Context, tx *store.Tx, by []string, actions
 		if err != nil {
 			return false, err
 		}
-		if found, err := any(former); err != nil || found {
-			return found, err
+		if have(former) {
+			return true, nil
 		}
 		for after := ""; ; {
 			grants, err := s.cfg.Grants.Members(ctx, tx, in, after, page)
 			if err != nil {
 				return false, err
 			}
-			if found, err := any(grants); err != nil || found {
-				return found, err
+			if have(grants) {
+				return true, nil
 			}
 			if len(grants) < page {
 				break

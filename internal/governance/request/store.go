@@ -25,8 +25,6 @@ type Store interface {
 type Grants interface {
 	Members(ctx context.Context, tx *store.Tx, in project.Name, after string, limit int) ([]project.Grant, error)
 	GrantsOf(ctx context.Context, tx *store.Tx, principal string) ([]project.Grant, error)
-	// HasOthers reports whether a group has a member beside these.
-	HasOthers(ctx context.Context, tx *store.Tx, group string, beside []string) (bool, error)
 	// Former lists those of a project, or of the installation, that ended since.
 	Former(ctx context.Context, tx *store.Tx, in project.Name, since time.Time) ([]project.Grant, error)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
+	"github.com/falaj-ml/falaj/internal/feature/naming"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 )
 
@@ -94,7 +95,7 @@ func (a *API) read(r *http.Request, p project.Name) (answer, error) {
 	}
 	if in.Versions {
 		for _, ref := range got.Views {
-			name, version, err := feature.SplitRef(ref)
+			name, version, err := naming.SplitRef(ref)
 			if err != nil {
 				return answer{}, err
 			}

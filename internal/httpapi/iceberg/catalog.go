@@ -68,7 +68,7 @@ func (a *API) tables(r *http.Request) (any, error) {
 		return nil, err
 	}
 	p := project.Name(r.PathValue("project"))
-	names, next, err := a.Datasets.Tables(r.Context(), p, page)
+	names, next, err := a.Datasets.ListTables(r.Context(), p, page)
 	list := identifierList{Identifiers: []identifier{}, Next: token(next)}
 	for _, n := range names {
 		list.Identifiers = append(list.Identifiers, identifier{[]project.Name{p}, n})

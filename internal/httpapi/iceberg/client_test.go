@@ -128,7 +128,7 @@ func (w *world) nothingLeft(t *testing.T) {
 			t.Errorf("%s is left", key)
 		}
 	}
-	names, _, err := w.Tables.Tables(ctx, datasettest.Project, dataset.Page{})
+	names, _, err := w.Tables.ListTables(ctx, datasettest.Project, dataset.Page{})
 	if err != nil {
 		t.Fatal(err)
 	}

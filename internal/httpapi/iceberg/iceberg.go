@@ -36,7 +36,7 @@ import (
 // Datasets is what the protocol asks of datasets.
 type Datasets interface {
 	Table(ctx context.Context, p project.Name, name string) (dataset.OpenTable, error)
-	Tables(ctx context.Context, p project.Name, page dataset.Page) (names []string, next string, err error)
+	ListTables(ctx context.Context, p project.Name, page dataset.Page) (names []string, next string, err error)
 	CreateTable(ctx context.Context, r dataset.CreateTableRequest) (dataset.OpenTable, error)
 	CommitTable(ctx context.Context, p project.Name, name string, c dataset.TableCommit) (dataset.OpenTable, error)
 }

@@ -230,7 +230,7 @@ func TestProtocol(t *testing.T) {
 		"too few":    {"POST", "/v2/models/delay/infer", `{` + asked + `[0,0,4]}]}`, 400, wrongShape},
 		"too many":   {"POST", "/v2/models/delay/infer", `{` + asked + `[0,0,4,3,1]}]}`, 400, wrongShape},
 		"ragged":     {"POST", "/v2/models/delay/infer", `{` + asked + `[[0,0,4],[3]]}]}`, 400, wrongShape},
-		"words":      {"POST", "/v2/models/delay/infer", `{` + asked + `[0,0,"a",3]}]}`, 400, `{"error":"input \"X\": element 2 is \"\\\"a\\\"\": not a number"}`},
+		"words":      {"POST", "/v2/models/delay/infer", `{` + asked + `[0,0,"a",3]}]}`, 400, `{"error":"input \"X\": element 2, \"a\", is not a number"}`},
 		"datatype":   {"POST", "/v2/models/delay/infer", `{"inputs":[{"name":"X","shape":[1],"datatype":"FP64","data":[1]}]}`, 400, `{"error":"input \"X\" has datatype FP64, the model needs FP32"}`},
 		"half":       {"POST", "/v2/models/delay/infer", `{"inputs":[{"name":"X","shape":[1],"datatype":"FP16","data":[1]}]}`, 400, `{"error":"input \"X\": FP16 cannot be sent as JSON. Send it as binary data."}`},
 		"huge":       {"POST", "/v2/models/delay/infer", `{"inputs":[{"name":"X","shape":[99999,99999],"datatype":"FP32","data":[1]}]}`, 413, `{"error":"input \"X\": shape [99999 99999] has more than 268435456 elements"}`},

@@ -1,10 +1,13 @@
 package oip
 
 import (
+	"bytes"
 	"encoding/base64"
 	"errors"
 	"math"
 	"strconv"
+	"strings"
+	"unicode"
 	"unicode/utf8"
 	"unsafe"
 
@@ -28,6 +31,7 @@ type scanner struct {
 	depth int
 	err   error
 
+	lenient bool // texts of numbers are numbers, and truths are 0 and 1
 	wraps   bool // BYTES may be {"b64": "…"}
 	encoded bool // BYTES are base64
 }
@@ -440,19 +444,37 @@ func (s *scanner) name(t *runtime.Tensor, i, at int) {
 	if r, ok := errors.AsType[refusal](s.err); ok {
 		kind = string(r)
 	}
-	tok := s.buf[at:min(at+40, len(s.buf))]
-	for j, c := range tok {
-		if j > 0 && (c == ',' || c == ']' || c == ' ') {
-			tok = tok[:j]
-			break
-		}
-	}
-	if string(tok) == "null" {
+	tok := shownToken(s.buf[at:])
+	if tok == "null" {
 		s.err = fault.New(fault.Invalid, "input %q: element %d is null, but tensors have no missing values", t.Name, i).
 			WithHint("Send the model's replacement for missing values: NaN for FP32 and FP64, or for BYTES a text that the model's predict.py maps to None.")
 		return
 	}
-	s.err = fault.New(fault.Invalid, "input %q: element %d is %q: %s", t.Name, i, tok, kind)
+	s.err = fault.New(fault.Invalid, "input %q: element %d, %s, is %s", t.Name, i, tok, kind)
+}
+
+// shownToken is the beginning of a value as an error shows it: as the request has it, as far as
+// that can be printed.
+func shownToken(b []byte) string {
+	const most = 40
+	end := bytes.IndexAny(b[min(1, len(b)):], ",] ") + 1
+	if len(b) > 0 && b[0] == '"' {
+		s := scanner{buf: b}
+		if s.quoted(); s.err == nil {
+			end = s.pos
+		}
+	}
+	if end <= 0 {
+		end = len(b)
+	}
+	text := string(b[:min(end, most)])
+	if text = strings.ToValidUTF8(text, ""); end > most {
+		text += "…"
+	}
+	if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return strconv.Quote(text)
+	}
+	return text
 }
 
 func (s *scanner) misshapen(t *runtime.Tensor) {
@@ -473,6 +495,16 @@ func (r refusal) Error() string { return string(r) }
 func (s *scanner) boolean() bool {
 	if s.literal("true") {
 		return true
+	}
+	if c := s.next(); s.lenient && (c == '0' || c == '1') {
+		switch words(s.number()) {
+		case "0", "0.0":
+			return false
+		case "1", "1.0":
+			return true
+		}
+		s.err = refusal("not true or false")
+		return false
 	}
 	if !s.literal("false") && s.err == nil {
 		s.err = refusal("not true or false")
@@ -515,9 +547,34 @@ func (s *scanner) figures(what string) string {
 	return words(s.number())
 }
 
+// whole is the token of a number that should be whole. Where that is lenient, true is 1, 2.0 is
+// 2, and a text is read as a number.
+func (s *scanner) whole() string {
+	if !s.lenient {
+		return s.figures("not a number")
+	}
+	switch s.next() {
+	case '"':
+		return strings.TrimPrefix(strings.TrimSpace(string(s.quoted())), "+")
+	case 't':
+		if s.literal("true") {
+			return "1"
+		}
+	case 'f':
+		if s.literal("false") {
+			return "0"
+		}
+	}
+	text := s.figures("not a number")
+	if before, after, ok := strings.Cut(text, "."); ok && strings.Trim(after, "0") == "" {
+		return before
+	}
+	return text
+}
+
 func signed[T int8 | int16 | int32 | int64](s *scanner) T {
 	bits := int(unsafe.Sizeof(T(0))) * 8
-	v, err := strconv.ParseInt(s.figures("not a number"), 10, bits)
+	v, err := strconv.ParseInt(s.whole(), 10, bits)
 	if err != nil {
 		s.err = refusal("not a whole number of " + strconv.Itoa(bits) + " bits")
 	}
@@ -526,7 +583,7 @@ func signed[T int8 | int16 | int32 | int64](s *scanner) T {
 
 func unsigned[T uint8 | uint16 | uint32 | uint64](s *scanner) T {
 	bits := int(unsafe.Sizeof(T(0))) * 8
-	v, err := strconv.ParseUint(s.figures("not a number"), 10, bits)
+	v, err := strconv.ParseUint(s.whole(), 10, bits)
 	if err != nil {
 		s.err = refusal("not a whole number from 0 of " + strconv.Itoa(bits) + " bits")
 	}
@@ -537,15 +594,30 @@ func float[T float32 | float64](s *scanner) T {
 	nan := T(math.NaN())
 	switch s.next() {
 	case '"':
-		switch string(s.quoted()) {
+		text := string(s.quoted())
+		switch text {
 		case "NaN": // what clients send for a missing value
 			return nan
 		case "Infinity", "-Infinity":
 			s.err = infinite
 			return 0
 		}
+		if text = strings.TrimSpace(text); s.lenient && strings.Trim(text, "0123456789+-.eE") == "" {
+			if v, err := strconv.ParseFloat(text, int(unsafe.Sizeof(T(0)))*8); err == nil {
+				return T(v)
+			}
+		}
 		s.err = refusal("not a number")
 		return 0
+	case 't', 'f':
+		if s.lenient {
+			switch {
+			case s.literal("true"):
+				return 1
+			case s.literal("false"):
+				return 0
+			}
+		}
 	case 'n':
 		if s.literal("null") {
 			return nan

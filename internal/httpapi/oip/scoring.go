@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -24,6 +25,9 @@ import (
 
 // predictVerb ends the path of a request of version 1.
 const predictVerb = ":predict"
+
+// sklearn is the platform of scikit-learn's models, as the worker of Python models calls it.
+const sklearn = "python_sklearn"
 
 // The fields that a request may have one of, with its rows.
 const (
@@ -126,11 +130,15 @@ func (a *API) score(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := s.encoding(got.Outputs); err != nil {
+	outputs := got.Outputs
+	if f.mlflow {
+		outputs = scored(takes.Platform, outputs)
+	}
+	if err := s.encoding(outputs); err != nil {
 		return err
 	}
 	buffer := heads.Get().(*[]byte)
-	head, err := predictions((*buffer)[:0], got.Outputs)
+	head, err := predictions((*buffer)[:0], outputs)
 	if err != nil {
 		return err
 	}
@@ -141,6 +149,16 @@ func (a *API) score(w http.ResponseWriter, r *http.Request) error {
 		heads.Put(buffer)
 	}
 	return err
+}
+
+// scored are the outputs that MLflow's server answers: of a classifier of scikit-learn what its
+// predict gives, without the probabilities that Falaj answers beside it.
+func scored(platform string, outputs []runtime.Tensor) []runtime.Tensor {
+	others := func(t runtime.Tensor) bool { return t.Name != "probabilities" }
+	if i := slices.IndexFunc(outputs, others); platform == sklearn && len(outputs) == 2 && i >= 0 && !others(outputs[1-i]) {
+		return outputs[i : i+1]
+	}
+	return outputs
 }
 
 // called is the deployment that a request asks, and the version if it names one.
@@ -178,16 +196,19 @@ func (a *API) called(r *http.Request, project string) (name, version string, err
 // frame makes tensors of the rows of a request.
 type frame struct {
 	takes  serving.Takes
-	mlflow bool                  // the protocol is MLflow's, in which what is no text is base64
+	mlflow bool                  // the protocol is MLflow's, in which what is no text is base64, other columns are ignored and texts of numbers are numbers
 	hold   func(bytes int) error // of memory, before it is taken
 
-	names  []string
-	at     map[string]int
-	cells  [][]byte // by column, an array of JSON without its end; of a matrix one, of rows
-	matrix bool     // the columns together are the model's only input
-	rows   int
-	size   int // of cells
-	held   int
+	names    []string // of the request
+	at       map[string]int
+	accepted map[string]bool // see accepts
+	take     []int           // of them the columns that the model takes, in its order
+	cells    [][]byte        // by column of take, an array of JSON without its end; of a matrix one, of rows
+	named    bool            // the columns of the matrix have the names that the model knows
+	matrix   bool            // the columns together are the model's only input
+	rows     int
+	size     int // of cells
+	held     int
 }
 
 // json reads a body of JSON.
@@ -296,26 +317,48 @@ func (f *frame) listsWrapped(s *scanner) bool {
 // begin takes the names of the columns.
 func (f *frame) begin(names []string) error {
 	f.matrix = f.takes.Columns == nil && len(f.takes.Inputs) == 1 && !slices.ContainsFunc(names, func(name string) bool { return f.spec(name) != nil })
+	if f.matrix && f.takes.Platform == sklearn && len(f.takes.Inputs[0].Shape) == 1 { // the only column of a signature
+		f.matrix = false
+	}
 	most := MaxTensors
-	if f.matrix {
+	if f.matrix || f.mlflow {
 		most = maxColumns
 	}
 	if len(names) > most {
 		return fault.New(fault.TooLarge, "the rows have %d columns; the maximum is %d", len(names), most)
 	}
 	f.names, f.at = names, make(map[string]int, len(names))
+	var unknown error
 	for i, name := range names {
 		if _, twice := f.at[name]; twice {
 			return fault.New(fault.Invalid, "duplicate column %.80q", name)
 		}
 		f.at[name] = i
-		if err := f.known(name); err != nil && !f.matrix {
-			return err
+		if f.matrix {
+			continue
+		}
+		switch {
+		case f.accepts(name):
+			f.take = append(f.take, i)
+		case !f.mlflow:
+			return f.known(name)
+		case unknown == nil:
+			unknown = f.known(name)
 		}
 	}
-	f.cells = make([][]byte, len(names))
+	switch {
+	case f.matrix:
+		if err := f.arrange(); err != nil {
+			return err
+		}
+	case len(f.take) > MaxTensors:
+		return fault.New(fault.TooLarge, "the rows have %d columns; the maximum is %d", len(f.take), MaxTensors)
+	case len(f.take) == 0 && unknown != nil:
+		return unknown
+	}
+	f.cells = make([][]byte, len(f.take))
 	if f.matrix {
-		f.cells = f.cells[:min(1, len(names))]
+		f.cells = f.cells[:min(1, len(f.take))]
 	}
 	for i := range f.cells {
 		f.cells[i] = []byte{'['}
@@ -323,21 +366,70 @@ func (f *frame) begin(names []string) error {
 	return nil
 }
 
+// arrange brings the columns of a matrix into the order in which the model was trained, where it
+// knows their names; else into that of the request, as columns that are only numbered.
+func (f *frame) arrange() error {
+	want := f.takes.Inputs[0].Columns
+	numbered := true
+	for i, name := range f.names {
+		f.take = append(f.take, i)
+		numbered = numbered && name == strconv.Itoa(i)
+	}
+	if len(want) == 0 || numbered && len(want) == len(f.names) {
+		return nil
+	}
+	f.take = f.take[:0]
+	for _, name := range want {
+		i, there := f.at[name]
+		if !there {
+			return fault.New(fault.Invalid, "column %.80q is missing: the model was trained with it", name).WithHint("Columns of the model: %s.", shown(want))
+		}
+		f.take = append(f.take, i)
+	}
+	f.named = true
+	for _, name := range f.names {
+		if len(f.names) > len(want) && !slices.Contains(want, name) { // all of want are there
+			return fault.New(fault.Invalid, "unknown column %.80q: the model was trained without it", name).WithHint("Columns of the model: %s.", shown(want))
+		}
+	}
+	return nil
+}
+
+// shown lists the first of many names.
+func shown(names []string) string {
+	const most = 20
+	list := strings.Join(names[:min(most, len(names))], ", ")
+	if len(names) > most {
+		list += ", …"
+	}
+	return list
+}
+
+// accepts reports whether the deployment takes something of a name. It is asked of each name of
+// each row.
+func (f *frame) accepts(name string) bool {
+	if f.accepted == nil {
+		f.accepted = map[string]bool{}
+		for _, in := range slices.Concat(f.takes.Inputs, f.takes.Optional) {
+			f.accepted[in.Name] = true
+		}
+		for _, column := range f.takes.Columns {
+			f.accepted[column] = true
+		}
+	}
+	return f.accepted[name]
+}
+
 // known refuses a name of which the deployment takes nothing.
 func (f *frame) known(name string) error {
-	if f.spec(name) != nil || slices.Contains(f.takes.Columns, name) {
+	if f.accepts(name) {
 		return nil
 	}
 	names := slices.Clone(f.takes.Columns)
 	for _, in := range slices.Concat(f.takes.Inputs, f.takes.Optional) {
 		names = append(names, in.Name)
 	}
-	const shown = 20
-	list := strings.Join(names[:min(shown, len(names))], ", ")
-	if len(names) > shown {
-		list += ", …"
-	}
-	return fault.New(fault.Invalid, "unknown column %.80q", name).WithHint("Columns of the deployment: %s. Remove the others.", list)
+	return fault.New(fault.Invalid, "unknown column %.80q", name).WithHint("Columns of the deployment: %s. Remove the others.", shown(names))
 }
 
 // spec is the input of the model with a name; nil when there is none.
@@ -371,10 +463,11 @@ var (
 	missing                   = []byte("null")
 )
 
-// row takes the values of a row in the order of the columns; nil is a missing one.
+// row takes the values of a row in the order of the request's columns; nil is a missing one.
 func (f *frame) row(values [][]byte) error {
 	column := 0
-	for i, v := range values {
+	for i, from := range f.take {
+		v := values[from]
 		if v == nil {
 			v = missing
 		}
@@ -396,7 +489,7 @@ func (f *frame) row(values [][]byte) error {
 		}
 	}
 	f.rows++
-	if f.matrix && len(values) > 0 {
+	if f.matrix && len(f.take) > 0 {
 		return f.add(0, rowEnds)
 	}
 	return nil
@@ -410,7 +503,10 @@ func (f *frame) tensors() ([]runtime.Tensor, error) {
 	case len(f.names) == 0:
 		return nil, fault.New(fault.Invalid, "the rows of the request have no columns")
 	}
-	names := f.names
+	names := make([]string, len(f.take))
+	for i, from := range f.take {
+		names[i] = f.names[from]
+	}
 	if f.matrix {
 		in := f.takes.Inputs[0]
 		if n := len(in.Shape); n == 2 && in.Shape[1] >= 0 && in.Shape[1] != int64(len(f.names)) {
@@ -425,6 +521,9 @@ func (f *frame) tensors() ([]runtime.Tensor, error) {
 			return nil, err
 		}
 		f.cells[i] = nil
+	}
+	if f.named {
+		out[0].Columns = f.takes.Inputs[0].Columns
 	}
 	return out, nil
 }
@@ -449,6 +548,8 @@ func (f *frame) split(s *scanner) ([]runtime.Tensor, error) {
 	switch {
 	case s.err != nil:
 		return nil, s.err
+	case seen&3 == 2 && f.mlflow && len(f.takes.Inputs) == 1: // a table without names
+		return f.whole(data, splitField)
 	case seen&3 != 3:
 		return nil, fault.New(fault.Invalid, "%s has no columns, or no data", splitField).WithHint(`Send {"columns": ["a", "b"], "data": [[1, 2]]}.`)
 	}
@@ -525,6 +626,8 @@ func (f *frame) records(s *scanner, field string) ([]runtime.Tensor, error) {
 			i, known := f.at[string(key)]
 			switch {
 			case s.err != nil:
+			case !known && f.mlflow && !f.matrix && !f.accepts(string(key)):
+				s.value()
 			case !known:
 				return nil, fault.New(fault.Invalid, "row %d has the column %.80q, which is missing in row 0", f.rows, key).WithHint("Send every column in every row; use null for missing values.")
 			case values[i] != nil:
@@ -561,6 +664,7 @@ func (s *scanner) record() (names []string, values [][]byte, err error) {
 // columns reads inputs by name.
 func (f *frame) columns(s *scanner) ([]runtime.Tensor, error) {
 	var out []runtime.Tensor
+	var unknown error
 	for ok := s.open('{', '}'); ok; ok = s.more('}') {
 		name := string(s.key())
 		v := s.value()
@@ -570,8 +674,14 @@ func (f *frame) columns(s *scanner) ([]runtime.Tensor, error) {
 		case slices.ContainsFunc(out, func(t runtime.Tensor) bool { return t.Name == name }):
 			return nil, fault.New(fault.Invalid, "duplicate input %.80q", name)
 		}
-		if err := f.known(name); err != nil {
-			return nil, err
+		if !f.accepts(name) {
+			if unknown == nil {
+				unknown = f.known(name)
+			}
+			if !f.mlflow {
+				return nil, unknown
+			}
+			continue
 		}
 		t, err := f.tensor(name, v)
 		if err != nil {
@@ -580,6 +690,9 @@ func (f *frame) columns(s *scanner) ([]runtime.Tensor, error) {
 		out = append(out, t)
 	}
 	if s.err == nil && len(out) == 0 {
+		if unknown != nil {
+			return nil, unknown
+		}
 		return nil, fault.New(fault.Invalid, "the request has no inputs")
 	}
 	return out, s.err
@@ -608,7 +721,7 @@ func (f *frame) tensor(name string, data []byte) (t runtime.Tensor, err error) {
 	var want []int64
 	if in := f.spec(name); in != nil {
 		t.Datatype, want = in.Datatype, in.Shape
-		s.wraps, s.encoded = true, f.mlflow && in.Binary
+		s.wraps, s.encoded, s.lenient = true, f.mlflow && in.Binary, f.mlflow
 	} else if t.Datatype, err = datatypeOf(s.buf); err != nil {
 		return t, fault.Wrap(err, "column %q", name)
 	}
@@ -693,7 +806,8 @@ func (f *frame) csv(body []byte) ([]runtime.Tensor, error) {
 		return nil, err
 	}
 	texts := make([]bool, len(names))
-	for i, name := range names {
+	for _, i := range f.take {
+		name := names[i]
 		in := f.spec(name)
 		if f.matrix {
 			in = &f.takes.Inputs[0]

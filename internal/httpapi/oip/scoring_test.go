@@ -76,11 +76,11 @@ func TestScoring(t *testing.T) {
 		"ragged the other way": {mlflow, "", `{"dataframe_split": {"columns": ["a", "b"], "data": [[0, 0, 1], [4]]}}`, 400, `{"error":"row 0 has 3 values for 2 columns"}`},
 		"new column":           {mlflow, "", `{"dataframe_records": [{"a": 0, "b": 0}, {"a": 0, "c": 0}]}`, 400, `{"error":"row 1 has the column \"c\", which is missing in row 0. Send every column in every row; use null for missing values."}`},
 		"column twice":         {mlflow, "", `{"dataframe_records": [{"a": 0, "b": 0}, {"a": 0, "a": 0}]}`, 400, `{"error":"row 1 has the duplicate column \"a\""}`},
-		"text":                 {mlflow, "", `{"dataframe_split": {"columns": ["a", "b"], "data": [[0, 0], [4, "x"]]}}`, 400, `{"error":"input \"X\": element 3 is \"\\\"x\\\"\": not a number"}`},
-		"text in CSV":          {mlflow, "text/csv", "a,b\n0,0\n4,x\n", 400, `{"error":"input \"X\": element 3 is \"\\\"x\\\"\": not a number"}`},
+		"text":                 {mlflow, "", `{"dataframe_split": {"columns": ["a", "b"], "data": [[0, 0], [4, "x"]]}}`, 400, `{"error":"input \"X\": element 3, \"x\", is not a number"}`},
+		"text in CSV":          {mlflow, "text/csv", "a,b\n0,0\n4,x\n", 400, `{"error":"input \"X\": element 3, \"x\", is not a number"}`},
 		"ragged CSV":           {mlflow, "text/csv", "a,b\n0,0\n4\n", 400, `{"error":"the request is not CSV: line 3: wrong number of fields"}`},
 		"no CSV":               {mlflow, "text/csv", "", 400, `{"error":"the request is not CSV: the header is missing"}`},
-		"infinity":             {v1, "", `{"instances": [[0, -Infinity]]}`, 400, `{"error":"input \"X\": element 1 is \"-Infinity\": an infinity, which cannot be sent as JSON; send the input as binary data"}`},
+		"infinity":             {v1, "", `{"instances": [[0, -Infinity]]}`, 400, `{"error":"input \"X\": element 1, -Infinity, is an infinity, which cannot be sent as JSON; send the input as binary data"}`},
 		"params":               {mlflow, "", `{"inputs": [[0, 0]], "params": {"max_tokens": 3}}`, 501, `{"error":"params are not supported. Remove params. Pass values that change between requests as inputs of the model."}`},
 		"another signature":    {v1, "", `{"inputs": [[0, 0]], "signature_name": "classify"}`, 501, `{"error":"signature \"classify\" is not supported: a deployment has one signature. Remove signature_name."}`},
 		"not json":             {v1, "", `instances`, 400, `{"error":"the request is not an inference request in JSON: byte 1 is 'i', expected '{'"}`},
@@ -128,6 +128,111 @@ func sent(t *testing.T, url, kind, body string) (int, string) {
 	defer resp.Body.Close()
 	b, _ := io.ReadAll(resp.Body)
 	return resp.StatusCode, strings.TrimSpace(string(b))
+}
+
+// TestMLflowFrames: bodies of MLflow's protocol are read as MLflow 3.17's server reads them, of a
+// model with a signature of columns, and of one without, which knows the names of its columns.
+// What differs is in docs/reference/inference.md.
+func TestMLflowFrames(t *testing.T) {
+	signed := serving.Takes{Platform: sklearn, Inputs: []runtime.Spec{input("b", runtime.FP64, -1), input("a", runtime.FP64, -1), input("n", runtime.Int64, -1), input("ok", runtime.Bool, -1)}}
+	one := serving.Takes{Platform: sklearn, Inputs: []runtime.Spec{input("c", runtime.FP64, -1)}}
+	matrix := serving.Takes{Platform: sklearn, Inputs: []runtime.Spec{{Name: "X", Datatype: runtime.FP64, Shape: []int64{-1, 2}, Columns: []string{"b", "a"}}}}
+	values := func(b, a float64, n int64, ok bool) string {
+		return fmt.Sprint(map[string]any{"b": []float64{b}, "a": []float64{a}, "n": []int64{n}, "ok": []bool{ok}})
+	}
+	for _, c := range []struct {
+		takes serving.Takes
+		body  string // JSON, or CSV with a line break
+		want  string // values by input, or an error
+	}{
+		{signed, `{"dataframe_split":{"columns":["a","z","n","b","ok"],"data":[[5,"x",2,1,true]]}}`, values(1, 5, 2, true)},
+		{signed, `{"dataframe_records":[{"a":5,"z":{"q":1},"n":2,"b":1,"ok":true}]}`, values(1, 5, 2, true)},
+		{signed, `{"instances":[{"a":5,"n":2,"b":1,"ok":true,"z":null}]}`, values(1, 5, 2, true)},
+		{signed, `{"inputs":{"a":[5],"n":[2],"z":[[1]],"b":[1],"ok":[true]}}`, values(1, 5, 2, true)},
+		{signed, "ok,z,a,b,n\nTrue,x,5,1,2\n", values(1, 5, 2, true)},
+		{signed, `{"dataframe_split":{"columns":["b","a","n","ok"],"data":[["1.5"," 1e3 "," +2 ",1]]}}`, values(1.5, 1000, 2, true)},
+		{signed, `{"dataframe_split":{"columns":["b","a","n","ok"],"data":[[true,false,true,0]]}}`, values(1, 0, 1, false)},
+		{signed, `{"dataframe_split":{"columns":["b","a","n","ok"],"data":[["NaN",null,2.0,1.0]]}}`, values(math.NaN(), math.NaN(), 2, true)},
+		{signed, `{"dataframe_split":{"columns":["b"],"data":[["x"]]}}`, `input "b": element 0, "x", is not a number`},
+		{signed, `{"dataframe_split":{"columns":["b"],"data":[["0x10"]]}}`, `input "b": element 0, "0x10", is not a number`},
+		{signed, `{"dataframe_split":{"columns":["b"],"data":[["true"]]}}`, `input "b": element 0, "true", is not a number`},
+		{signed, `{"dataframe_split":{"columns":["b"],"data":[[""]]}}`, `input "b": element 0, "", is not a number`},
+		{signed, `{"dataframe_split":{"columns":["n"],"data":[[1.5]]}}`, `input "n": element 0, 1.5, is not a whole number of 64 bits`},
+		{signed, `{"dataframe_split":{"columns":["n"],"data":[["1.5"]]}}`, `input "n": element 0, "1.5", is not a whole number of 64 bits`},
+		{signed, `{"dataframe_split":{"columns":["n"],"data":[[null]]}}`, `input "n": element 0 is null`},
+		{signed, `{"dataframe_split":{"columns":["ok"],"data":[["false"]]}}`, `input "ok": element 0, "false", is not true or false`},
+		{signed, `{"dataframe_split":{"columns":["ok"],"data":[[2]]}}`, `is not true or false`},
+		{signed, `{"dataframe_split":{"columns":["y","z"],"data":[[1,2]]}}`, `unknown column "y"`},
+		{signed, `{"dataframe_split":{"columns":["b","z","z"],"data":[[1,2,3]]}}`, `duplicate column "z"`},
+		{one, `{"dataframe_records":[{"c":1},{"d":3,"c":2}]}`, "map[c:[1 2]]"},
+		{one, `{"dataframe_records":[{"c":1},{"d":3}]}`, "map[c:[1 NaN]]"},
+		{one, `{"dataframe_split":{"columns":["d"],"data":[[1]]}}`, `unknown column "d"`},
+		{one, `{"instances":[1,2]}`, "map[c:[1 2]]"},
+		{matrix, `{"dataframe_split":{"columns":["b","a"],"data":[[1,5],[2,6]]}}`, "map[X:[1 5 2 6]]"},
+		{matrix, `{"dataframe_split":{"columns":["a","b"],"data":[[5,"1"],[6,2]]}}`, "map[X:[1 5 2 6]]"},
+		{matrix, `{"dataframe_records":[{"a":5,"b":1},{"b":2,"a":6}]}`, "map[X:[1 5 2 6]]"},
+		{matrix, "a,b\n5,1\n6,2\n", "map[X:[1 5 2 6]]"},
+		{matrix, `{"dataframe_split":{"data":[[1,5]]}}`, "map[X:[1 5]]"},
+		{matrix, `{"dataframe_split":{"columns":[0,1],"data":[[1,5]]}}`, "map[X:[1 5]]"},
+		{matrix, `{"instances":[[1,5]]}`, "map[X:[1 5]]"},
+		{matrix, `{"dataframe_split":{"columns":["a"],"data":[[5]]}}`, `column "b" is missing: the model was trained with it`},
+		{matrix, `{"dataframe_split":{"columns":["a","b","z"],"data":[[5,1,2]]}}`, `unknown column "z": the model was trained without it`},
+		{matrix, `{"dataframe_split":{"columns":["q","r"],"data":[[1,5]]}}`, `column "b" is missing`},
+		{matrix, `{"dataframe_records":[{"a":5,"b":1},{"b":2,"a":6,"z":1}]}`, `row 1 has the column "z"`},
+	} {
+		f := frame{takes: c.takes, mlflow: true, hold: func(int) error { return nil }}
+		read := f.json
+		if strings.Contains(c.body, "\n") {
+			read = func(b []byte) ([]runtime.Tensor, string, error) { t, err := f.csv(b); return t, "", err }
+		}
+		tensors, _, err := read([]byte(c.body))
+		got := map[string]any{}
+		for _, x := range tensors {
+			got[x.Name] = x.Data
+		}
+		if text := fmt.Sprint(got); err == nil && text != c.want || err != nil && !(fault.Is(err, fault.Invalid) && strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %s %v, want %s", c.body, text, err, c.want)
+		}
+	}
+	// KServe's protocol ignores no column, and takes no text for a number.
+	for body, want := range map[string]string{
+		`{"instances":[{"a":5,"z":1}]}`: `unknown column "z"`,
+		`{"instances":[{"a":"5"}]}`:     `input "a": element 0, "5", is not a number`,
+	} {
+		f := frame{takes: signed, hold: func(int) error { return nil }}
+		if _, _, err := f.json([]byte(body)); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", body, err)
+		}
+	}
+	f := frame{takes: matrix, hold: func(int) error { return nil }}
+	if got, _, err := f.json([]byte(`{"instances":[{"a":5,"b":1}]}`)); err != nil || !reflect.DeepEqual(got[0].Data, []float64{1, 5}) || !slices.Equal(got[0].Columns, []string{"b", "a"}) {
+		t.Errorf("KServe's rows by name: %+v, %v", got, err)
+	}
+}
+
+// TestScored: of a classifier of scikit-learn MLflow's server answers what predict gives.
+func TestScored(t *testing.T) {
+	tensor := func(names ...string) (all []runtime.Tensor) {
+		for _, name := range names {
+			all = append(all, runtime.Tensor{Name: name, Datatype: runtime.Int64, Shape: []int64{1}, Data: []int64{1}})
+		}
+		return all
+	}
+	for _, c := range []struct {
+		platform  string
+		has, want []runtime.Tensor
+	}{
+		{sklearn, tensor("label", "probabilities"), tensor("label")},
+		{sklearn, tensor("probabilities", "late"), tensor("late")},
+		{sklearn, tensor("probabilities"), tensor("probabilities")},
+		{sklearn, tensor("east", "north"), tensor("east", "north")},
+		{sklearn, tensor("label", "probabilities", "over"), tensor("label", "probabilities", "over")},
+		{"onnxruntime_onnx", tensor("label", "probabilities"), tensor("label", "probabilities")},
+	} {
+		if diff := gocmp.Diff(c.want, scored(c.platform, c.has)); diff != "" {
+			t.Errorf("%s: %s", c.platform, diff)
+		}
+	}
 }
 
 func input(name string, d runtime.Datatype, shape ...int64) runtime.Spec {
@@ -192,9 +297,9 @@ func TestFrames(t *testing.T) {
 		`{"inputs":{}}`:                                                                "the request has no inputs",
 		`{"inputs":{"town":[1]}}`:                                                      `unknown column "town"`,
 		`{"dataframe_records":[{}]}`:                                                   "have no columns",
-		`{"dataframe_records":[{"count":1},{"count":1.5}]}`:                            `input "count": element 1 is "1.5": not a whole number of 64 bits`,
+		`{"dataframe_records":[{"count":1},{"count":1.5}]}`:                            `input "count": element 1, 1.5, is not a whole number of 64 bits`,
 		`{"dataframe_records":[{"city":"x"},{"city":null}]}`:                           `input "city": element 1 is null`,
-		`{"dataframe_records":[{"city":"x"},{"city":{"b64":"AA="}}]}`:                  `input "city": element 1 is "{\"b64\":\"AA=\"}": not base64`,
+		`{"dataframe_records":[{"city":"x"},{"city":{"b64":"AA="}}]}`:                  `input "city": element 1, {"b64":"AA="}, is not base64`,
 		`{"dataframe_records":[{"city":"x"},{"city":{"b65":"AA=="}}]}`:                 `not a string, nor bytes as {"b64"`,
 		`{"dataframe_records":[{"city":"x"},{"city":{"b64":"","b64":""}}]}`:            `not a string, nor bytes as {"b64"`,
 		`{"dataframe_records":[{"age":1},{"age":{"b64":"AA=="}}]}`:                     `input "age": data does not have shape`,

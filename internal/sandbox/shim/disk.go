@@ -280,22 +280,22 @@ type diskWatch struct {
 	disk   Disk
 	before map[string]Use
 	dir    string // on the file system of the places
-	free   room   // at the last measurement
+	free   space  // at the last measurement
 	at     time.Time
 	took   time.Duration
 	used   map[string]Use
 }
 
-// room is what a file system has left.
-type room struct{ bytes, files int64 }
+// space is what a file system has left.
+type space struct{ bytes, files int64 }
 
-func roomOf(dir string) (room, bool) {
+func freeSpace(dir string) (space, bool) {
 	var s unix.Statfs_t
 	if unix.Statfs(dir, &s) != nil {
-		return room{}, false
+		return space{}, false
 	}
-	r := room{bytes: int64(s.Bavail) * s.Bsize, files: int64(s.Ffree)} //nolint:gosec // A disk's blocks fit.
-	if s.Files == 0 {                                                  // it makes inodes as they are needed
+	r := space{bytes: int64(s.Bavail) * s.Bsize, files: int64(s.Ffree)} //nolint:gosec // A disk's blocks fit.
+	if s.Files == 0 {                                                   // it makes inodes as they are needed
 		r.files = 1 << 62
 	}
 	return r, true
@@ -308,7 +308,7 @@ func (w *diskWatch) due(now time.Time) bool {
 	if w.at.IsZero() || rest >= measureEvery && rest >= dutyCycle*w.took {
 		return true
 	}
-	free, ok := roomOf(w.dir)
+	free, ok := freeSpace(w.dir)
 	if !ok || rest < max(leastRest, w.took) {
 		return false
 	}
@@ -328,7 +328,7 @@ func (w *diskWatch) due(now time.Time) bool {
 // measure measures and says which limit is exceeded; empty is none.
 func (w *diskWatch) measure(root int) string {
 	began := time.Now()
-	w.free, _ = roomOf(w.dir) // before: what is written meanwhile counts for the next
+	w.free, _ = freeSpace(w.dir) // before: what is written meanwhile counts for the next
 	used, err := w.disk.Measure(w.before)
 	w.disk.nameless(used, root)
 	w.used, w.at, w.took = used, time.Now(), time.Since(began)

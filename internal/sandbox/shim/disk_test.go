@@ -137,7 +137,7 @@ func TestNameless(t *testing.T) {
 func TestDue(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	free, ok := roomOf(dir)
+	free, ok := freeSpace(dir)
 	if !ok {
 		t.Fatal("no statfs")
 	}
@@ -148,12 +148,12 @@ func TestDue(t *testing.T) {
 		want bool
 	}{
 		"never measured":  {diskWatch{disk: limited, dir: dir}, true},
-		"just measured":   {diskWatch{disk: limited, dir: dir, at: now.Add(-leastRest / 2), free: room{bytes: free.bytes + 1<<40, files: free.files + 1<<30}}, false},
-		"nothing is lost": {diskWatch{disk: limited, dir: dir, at: now.Add(-10 * time.Second), free: room{bytes: free.bytes - 1<<30, files: free.files - 1<<20}}, false},
-		"bytes are lost":  {diskWatch{disk: limited, dir: dir, at: now.Add(-10 * time.Second), free: room{bytes: free.bytes + 1<<40, files: free.files - 1<<20}}, true},
-		"files are lost":  {diskWatch{disk: limited, dir: dir, at: now.Add(-10 * time.Second), free: room{bytes: free.bytes - 1<<30, files: free.files + 1<<30}}, true},
+		"just measured":   {diskWatch{disk: limited, dir: dir, at: now.Add(-leastRest / 2), free: space{bytes: free.bytes + 1<<40, files: free.files + 1<<30}}, false},
+		"nothing is lost": {diskWatch{disk: limited, dir: dir, at: now.Add(-10 * time.Second), free: space{bytes: free.bytes - 1<<30, files: free.files - 1<<20}}, false},
+		"bytes are lost":  {diskWatch{disk: limited, dir: dir, at: now.Add(-10 * time.Second), free: space{bytes: free.bytes + 1<<40, files: free.files - 1<<20}}, true},
+		"files are lost":  {diskWatch{disk: limited, dir: dir, at: now.Add(-10 * time.Second), free: space{bytes: free.bytes - 1<<30, files: free.files + 1<<30}}, true},
 		"long ago":        {diskWatch{disk: limited, dir: dir, at: now.Add(-measureEvery), free: free}, true},
-		"long ago, slow":  {diskWatch{disk: limited, dir: dir, at: now.Add(-measureEvery), took: measureEvery, free: room{bytes: free.bytes - 1<<30, files: free.files - 1<<20}}, false},
+		"long ago, slow":  {diskWatch{disk: limited, dir: dir, at: now.Add(-measureEvery), took: measureEvery, free: space{bytes: free.bytes - 1<<30, files: free.files - 1<<20}}, false},
 	} {
 		if got := c.w.due(now); got != c.want {
 			t.Errorf("%s: %v", name, got)

@@ -136,7 +136,7 @@ func TestChain(t *testing.T) {
 	main, scale := linear(), scaler()
 	c := made(t, full(), main, scale)
 	v := c.Visible()
-	if got := fmt.Sprint(v.Inputs, v.Outputs, c.Seen()); got != "[{temp FP64 [-1] false} {carrier BYTES [-1] false} {hour INT32 [-1] false}] [{label BYTES [-1] false} {over BOOL [-1] false} {sure FP64 [-1] false} {hour INT32 [-1] false}] [X]" {
+	if got := fmt.Sprint(v.Inputs, v.Outputs, c.Seen()); got != "[{temp FP64 [-1] false []} {carrier BYTES [-1] false []} {hour INT32 [-1] false []}] [{label BYTES [-1] false []} {over BOOL [-1] false []} {sure FP64 [-1] false []} {hour INT32 [-1] false []}] [X]" {
 		t.Errorf("it says %s", got)
 	}
 	if got := fmt.Sprint(c.Columns()); got != "map[X:[half.0 code hour]]" && got != "map[X:[half code hour]]" {
@@ -334,11 +334,11 @@ func TestColumnsOfATensor(t *testing.T) {
 	if got := c.Columns()["X"]; !slices.Equal(got, []string{"sum", "weather:temp", "distance"}) {
 		t.Errorf("columns %v", got)
 	}
-	if got := fmt.Sprint(c.Visible().Outputs); got != "[{class INT64 [-1] false} {p FP32 [-1 2] false}]" {
+	if got := fmt.Sprint(c.Visible().Outputs); got != "[{class INT64 [-1] false []} {p FP32 [-1 2] false []}]" {
 		t.Errorf("outputs %s", got)
 	}
 	after := made(t, chain.Spec{After: []chain.StepSpec{{Compute: map[string]string{"late": "p[1] > 0.5"}}}}, linear())
-	if got := fmt.Sprint(after.Visible()); got != "{test [{X FP32 [-1 3] false}] [{class INT64 [-1] false} {p FP32 [-1 2] false} {late BOOL [-1] false}] []}" {
+	if got := fmt.Sprint(after.Visible()); got != "{test [{X FP32 [-1 3] false []}] [{class INT64 [-1] false []} {p FP32 [-1 2] false []} {late BOOL [-1] false []}] []}" {
 		t.Errorf("it says %s", got)
 	}
 }

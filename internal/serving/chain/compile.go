@@ -48,7 +48,7 @@ type arrangement struct {
 func New(s Spec, model runtime.Session, models []runtime.Session) (*Session, error) {
 	a := &arrangement{slots: map[string]int{}, parts: map[string]column{}}
 	for i, in := range s.Inputs {
-		p := port{Spec: runtime.Spec{Name: in.Name, Datatype: in.Datatype, Shape: in.Shape}, columns: in.Columns, asked: true}
+		p := port{Spec: runtime.Spec{Name: in.Name, Datatype: in.Datatype, Shape: in.Shape, Columns: in.Columns}, columns: in.Columns, asked: true}
 		if p.Shape == nil {
 			p.Shape = []int64{-1}
 		}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -79,6 +80,9 @@ type Tensor struct {
 	Datatype Datatype
 	Shape    []int64
 	Data     any
+	// Columns are the names of its columns, its second dimension, of a table that names them
+	// (see Metadata.Arrange); nil of others.
+	Columns []string
 }
 
 // MaxElements bounds one tensor.
@@ -106,6 +110,9 @@ type Spec struct {
 	Datatype Datatype
 	Shape    []int64
 	Binary   bool // BYTES that are no text, where the model says so
+	// Columns are the names of an input's columns, its second dimension, where the model
+	// knows them: a table that names its columns is brought into this order.
+	Columns []string
 }
 
 // Accepts refuses a tensor that does not match the spec, in words.
@@ -128,6 +135,7 @@ func (s Spec) Accepts(t Tensor) error {
 // same, and of what a model may answer. A model that no request can ask is not loaded.
 const (
 	MaxPorts   = 1024      // inputs, and outputs
+	MaxColumns = 1 << 16   // names of columns of an input
 	MaxName    = 1024      // bytes of the name of one
 	MaxRank    = 32        // dimensions
 	MaxDefault = 1024      // elements of a default; a larger one is a weight
@@ -297,6 +305,37 @@ func (m Metadata) Check(inputs []Tensor) error {
 		}
 	}
 	return nil
+}
+
+// Arrange brings the columns of tables that name them into the order in which this model was
+// trained: another version may have been trained in another one. Error: fault.Invalid where the
+// names differ.
+func (m Metadata) Arrange(inputs []Tensor) ([]Tensor, error) {
+	arranged := inputs
+	for i, t := range inputs {
+		spec := m.Input(t.Name)
+		if t.Columns == nil || spec == nil || len(spec.Columns) == 0 || slices.Equal(t.Columns, spec.Columns) || len(t.Shape) != 2 {
+			continue
+		}
+		from := make([]int, len(spec.Columns))
+		for to, name := range spec.Columns {
+			if from[to] = slices.Index(t.Columns, name); from[to] < 0 || len(t.Columns) != len(spec.Columns) {
+				return nil, fault.New(fault.Invalid, "input %q: the model was trained with other columns than those of the request", t.Name).
+					WithHint("Columns of the model: %s.", fault.Clip(strings.Join(spec.Columns, ", "), 500))
+			}
+		}
+		if &arranged[0] == &inputs[0] {
+			arranged = slices.Clone(inputs)
+		}
+		width := len(from)
+		old := reflect.ValueOf(t.Data)
+		data := reflect.MakeSlice(old.Type(), old.Len(), old.Len())
+		for at := range old.Len() {
+			data.Index(at).Set(old.Index(at - at%width + from[at%width]))
+		}
+		arranged[i].Data, arranged[i].Columns = data.Interface(), spec.Columns
+	}
+	return arranged, nil
 }
 
 // wants lists the inputs in words.

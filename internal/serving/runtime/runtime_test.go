@@ -1,8 +1,11 @@
 package runtime_test
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
+	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/serving/runtime"
 )
 
@@ -60,5 +63,37 @@ func TestElements(t *testing.T) {
 		if (err != nil) != (tt.want < 0) || err == nil && got != tt.want {
 			t.Errorf("%s: %d, %v", name, got, err)
 		}
+	}
+}
+
+// TestArrange: a table that names its columns has them in the order of each model, and of none
+// another table's.
+func TestArrange(t *testing.T) {
+	table := func(columns []string, data any, d runtime.Datatype) []runtime.Tensor {
+		return []runtime.Tensor{{Name: "s", Datatype: runtime.Bytes, Shape: []int64{1}, Data: []string{"x"}}, {Name: "X", Datatype: d, Shape: []int64{2, 3}, Data: data, Columns: columns}}
+	}
+	model := runtime.Metadata{Inputs: []runtime.Spec{{Name: "s", Datatype: runtime.Bytes, Shape: []int64{-1}}, {Name: "X", Datatype: runtime.FP32, Shape: []int64{-1, 3}, Columns: []string{"a", "b", "c"}}}}
+	rows := []float32{1, 2, 3, 4, 5, 6}
+	for _, c := range []struct {
+		columns []string
+		want    []float32
+	}{
+		{nil, rows}, {[]string{"a", "b", "c"}, rows}, {[]string{"c", "a", "b"}, []float32{2, 3, 1, 5, 6, 4}}, {[]string{"a", "b", "d"}, nil}, {[]string{"a", "b"}, nil},
+	} {
+		given := table(c.columns, slices.Clone(rows), runtime.FP32)
+		got, err := model.Arrange(given)
+		if c.want == nil {
+			if !fault.Is(err, fault.Invalid) || !strings.Contains(fault.HintOf(err), "a, b, c") {
+				t.Errorf("%v: %v", c.columns, err)
+			}
+			continue
+		}
+		if err != nil || !slices.Equal(got[1].Data.([]float32), c.want) || !slices.Equal(given[1].Data.([]float32), rows) {
+			t.Errorf("%v: %v of %v, %v", c.columns, got[1].Data, given[1].Data, err)
+		}
+	}
+	unnamed := runtime.Metadata{Inputs: []runtime.Spec{model.Inputs[0], {Name: "X", Datatype: runtime.FP32, Shape: []int64{-1, 3}}}}
+	if got, err := unnamed.Arrange(table([]string{"c", "a", "b"}, rows, runtime.FP32)); err != nil || !slices.Equal(got[1].Data.([]float32), rows) {
+		t.Errorf("a model without names: %v, %v", got, err)
 	}
 }

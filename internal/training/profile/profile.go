@@ -1,8 +1,8 @@
-// Package profile reads what a profiler saw of a worker and says how its time
+// Package profile has workers profiled, reads what the profiler saw and says how their time
 // was spent. What it reads was written by the user's own program:
 // everything is bounded, nothing is trusted.
 //
-// Parts: profile.go (Summary), folded.go (stacks, of py-spy), trace.go (traces,
+// Parts: take.go (Look, Seen), profile.go (Summary), folded.go (stacks, of py-spy), trace.go (traces,
 // of torch.profiler), nsys.go (those of Nsight Systems).
 package profile
 

@@ -6,6 +6,7 @@
 //   - sizing.go: Question, Answer and Advise. measured.go: what this family of jobs
 //     showed in two places. like.go: what like jobs showed of two devices.
 //     scale.go: other numbers of workers. bound.go: published peaks.
+//   - device.go: what the device of a worker is, by the labels of its node.
 //   - ask.go: how much of a processor and of memory would do.
 //   - explore.go: when it pays to try. words.go: the answer as a sentence.
 //

@@ -9,7 +9,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/store"
-	"github.com/falaj-ml/falaj/internal/training"
+	"github.com/falaj-ml/falaj/internal/training/source"
 )
 
 type sourceRow struct {
@@ -21,12 +21,12 @@ type sourceRow struct {
 	Object  string     `bun:"object"`
 }
 
-func rowOf(p project.Name, a training.StoredSource, at time.Time) sourceRow {
+func rowOf(p project.Name, a source.Stored, at time.Time) sourceRow {
 	return sourceRow{Project: string(p), Digest: a.Digest, Used: store.At(at), Object: a.Object}
 }
 
 // Sources gives archives on record.
-func (SourceStore) Sources(ctx context.Context, tx *store.Tx, p project.Name, digests []string) (map[string]training.StoredSource, error) {
+func (SourceStore) Sources(ctx context.Context, tx *store.Tx, p project.Name, digests []string) (map[string]source.Stored, error) {
 	if len(digests) == 0 {
 		return nil, nil
 	}
@@ -34,9 +34,9 @@ func (SourceStore) Sources(ctx context.Context, tx *store.Tx, p project.Name, di
 	if err := tx.NewSelect().Model(&rows).Column("digest", "object").Where("project = ? AND digest IN (?)", string(p), bun.List(digests)).Scan(ctx); err != nil {
 		return nil, err
 	}
-	out := make(map[string]training.StoredSource, len(rows))
+	out := make(map[string]source.Stored, len(rows))
 	for _, r := range rows {
-		out[r.Digest] = training.StoredSource{Digest: r.Digest, Object: r.Object}
+		out[r.Digest] = source.Stored{Digest: r.Digest, Object: r.Object}
 	}
 	return out, nil
 }
@@ -54,14 +54,14 @@ func (SourceStore) UseSource(ctx context.Context, tx *store.Tx, p project.Name, 
 }
 
 // PutSource puts an archive on record.
-func (SourceStore) PutSource(ctx context.Context, tx *store.Tx, p project.Name, a training.StoredSource, at time.Time) error {
+func (SourceStore) PutSource(ctx context.Context, tx *store.Tx, p project.Name, a source.Stored, at time.Time) error {
 	row := rowOf(p, a, at)
 	_, err := tx.NewInsert().Model(&row).On("CONFLICT (project, digest) DO UPDATE").Set("used = EXCLUDED.used, object = EXCLUDED.object").Exec(ctx)
 	return err
 }
 
 // FoundSources notes archives of which nothing is on record as used at a time.
-func (SourceStore) FoundSources(ctx context.Context, tx *store.Tx, p project.Name, found []training.StoredSource, at time.Time) error {
+func (SourceStore) FoundSources(ctx context.Context, tx *store.Tx, p project.Name, found []source.Stored, at time.Time) error {
 	if len(found) == 0 {
 		return nil
 	}
@@ -82,7 +82,7 @@ func (SourceStore) UnusedSources(ctx context.Context, tx *store.Tx, p project.Na
 }
 
 // RemoveSource ends the record of an archive, unless it was used since.
-func (SourceStore) RemoveSource(ctx context.Context, tx *store.Tx, p project.Name, digest string, before time.Time) (a training.StoredSource, removed bool, err error) {
+func (SourceStore) RemoveSource(ctx context.Context, tx *store.Tx, p project.Name, digest string, before time.Time) (a source.Stored, removed bool, err error) {
 	var objects []string
 	err = tx.NewDelete().Model((*sourceRow)(nil)).
 		Where("s.project = ? AND s.digest = ? AND s.used < ?", string(p), digest, store.At(before)).
@@ -91,5 +91,5 @@ func (SourceStore) RemoveSource(ctx context.Context, tx *store.Tx, p project.Nam
 	if err != nil || len(objects) == 0 {
 		return a, false, err
 	}
-	return training.StoredSource{Digest: digest, Object: objects[0]}, true, nil
+	return source.Stored{Digest: digest, Object: objects[0]}, true, nil
 }

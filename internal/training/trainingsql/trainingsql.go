@@ -99,7 +99,7 @@ type Store struct {
 type (
 	// JobStore implements training.JobStore.
 	JobStore struct{}
-	// SourceStore implements training.SourceStore.
+	// SourceStore implements source.Store.
 	SourceStore struct{}
 	// RetentionStore implements training.RetentionStore.
 	RetentionStore struct{}

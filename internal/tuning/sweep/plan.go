@@ -109,9 +109,14 @@ func decide(l look) (plan, error) {
 		}
 	}
 
-	// 3. Whether it is over: jobs that were told to end are waited for, too.
+	// 3. Whether it is over: jobs that were told to end are waited for, too. Of trials that
+	// failed or were stopped there is no result.
 	p.reason = over
-	if left := len(l.open) + len(p.begin); over != "" && left > 0 {
+	left := len(l.open) + len(p.begin)
+	if over != "" && left == 0 && p.state == Complete && complete == 0 {
+		p.reason, p.state = over+"; no trial is complete", Failed
+	}
+	if over != "" && left > 0 {
 		p.state = Running
 		p.reason = fmt.Sprintf("%s; %d of its jobs are still running", over, left)
 	}

@@ -78,7 +78,7 @@ func TestDecide(t *testing.T) {
 		{name: "the study is full", change: func(l *look) {
 			l.trials = make([]trial.Trial, stop.MaxTrials)
 			l.theirs = theirs(stop.MaxTrials)
-		}, state: Complete, reason: "its study has 100000 trials, the limit"},
+		}, state: Failed, reason: "its study has 100000 trials, the limit; no trial is complete"},
 		{name: "stopped", change: func(l *look) { l.stop, l.ends = "stopped by user alice", Stopped }, trials: "cRcR", end: []int{1, 3}, state: Running, reason: "stopped by user alice; 2 of its jobs are still running"},
 		{name: "stopped, and all has ended", change: func(l *look) { l.stop, l.ends = "stopped by user alice", Stopped }, trials: "cscs", state: Stopped, reason: "stopped by user alice"},
 		{name: "all fail", trials: "fffff", state: Failed, reason: "the first 5 trials failed"},
@@ -89,6 +89,10 @@ func TestDecide(t *testing.T) {
 		{name: "forgiven once", change: func(l *look) { l.forgiven = 3; l.spec.Budget.Trials = 20 }, trials: "ffffffff", state: Failed, reason: "the first 5 trials failed"},
 		{name: "some fail", trials: "fffcffff", begin: 1, state: Running},
 		{name: "too many fail", change: func(l *look) { l.spec.Budget.Failed = 2 }, trials: "cffR", state: Running, reason: "2 trials failed, the limit is 2; 1 of its jobs are still running"},
+		{name: "too many fail, and none is complete", change: func(l *look) { l.spec.Budget.Failed = 2 }, trials: "ff", state: Failed, reason: "2 trials failed, the limit is 2; no trial is complete"},
+		{name: "none is complete, and one may be", change: func(l *look) { l.spec.Budget.Failed = 2 }, trials: "ffR", state: Running, reason: "2 trials failed, the limit is 2; 1 of its jobs are still running"},
+		{name: "all of the budget, and none is complete", trials: "fsfsfsfsfs", state: Failed, reason: "10 trials were started, of 10; no trial is complete"},
+		{name: "the time is over, and none is complete", change: func(l *look) { l.spec.Budget.Time = compute.Duration(time.Hour); l.spent.Time = time.Hour }, state: Failed, reason: "1h0m0s passed, of 1h0m0s; no trial is complete"},
 		{name: "the time is over", change: func(l *look) { l.spec.Budget.Time = compute.Duration(time.Hour); l.spent.Time = time.Hour }, trials: "c", state: Complete, reason: "1h0m0s passed, of 1h0m0s"},
 		{name: "the money is spent", change: func(l *look) { l.spec.Budget.Money = 5; l.spent.Money = 5.5 }, trials: "cR", state: Running, reason: "5.50 were spent, of 5.00; 1 of its jobs are still running"},
 		{name: "a grid ends", change: func(l *look) {

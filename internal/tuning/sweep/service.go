@@ -581,10 +581,10 @@ func (s *Service) queued(ctx context.Context, p project.Name, job training.JobID
 	return err == nil && j.State == training.Queued
 }
 
-// List gives a page of sweeps in the order in which they were made, after one, without
-// their trials; next is 0 at the end. Needs sweep.read; those that the caller may not see
+// List gives a page of sweeps in the order in which they were made, after one, with the number
+// of their trials; next is 0 at the end. Needs sweep.read; those that the caller may not see
 // are left out.
-func (s *Service) List(ctx context.Context, p project.Name, after tuning.StudyID, limit int) (found []Sweep, next tuning.StudyID, err error) {
+func (s *Service) List(ctx context.Context, p project.Name, after tuning.StudyID, limit int) (found []ListedSweep, next tuning.StudyID, err error) {
 	if err := s.allow(ctx, ActionRead, Sweep{Project: p}); err != nil {
 		return nil, 0, err
 	}
@@ -605,17 +605,19 @@ func (s *Service) List(ctx context.Context, p project.Name, after tuning.StudyID
 			if err != nil {
 				return err
 			}
-			found = append(found, w)
+			n, err := s.cfg.Studies.Store.TrialCount(ctx, tx, p, study.ID)
+			if err != nil {
+				return err
+			}
+			found = append(found, ListedSweep{w, n})
 		}
 		return nil
 	})
-	return s.listed(ctx, found), next, err
+	return slices.DeleteFunc(found, func(l ListedSweep) bool { return !s.sees(ctx, l.Sweep) }), next, err
 }
 
-// listed are those of sweeps that the caller may see.
-func (s *Service) listed(ctx context.Context, found []Sweep) []Sweep {
-	return slices.DeleteFunc(found, func(w Sweep) bool { return s.allow(ctx, ActionRead, w) != nil })
-}
+// sees reports whether the caller may see a sweep.
+func (s *Service) sees(ctx context.Context, w Sweep) bool { return s.allow(ctx, ActionRead, w) == nil }
 
 // ofStudy is the sweep of a study, or the study as one.
 func (s *Service) ofStudy(ctx context.Context, tx *store.Tx, study tuning.Study) (Sweep, error) {
@@ -664,7 +666,7 @@ func (s *Service) Find(ctx context.Context, p project.Name, after string, limit 
 		},
 		Key: func(w Sweep) string { return strconv.FormatInt(int64(w.Study), 10) },
 	}, after, limit, may)
-	found.Objects = s.listed(ctx, found.Objects)
+	found.Objects = slices.DeleteFunc(found.Objects, func(w Sweep) bool { return !s.sees(ctx, w) })
 	return found, err
 }
 

@@ -968,7 +968,7 @@ func TestStudies(t *testing.T) {
 			t.Fatalf("%+v, %d, %v", first, next, err)
 		}
 		second, next, err := w.List(w.alice(), demo, next, 1)
-		if err != nil || len(second) != 1 || second[0].Name != name || second[0].State != sweep.Client || next != 0 {
+		if err != nil || len(second) != 1 || second[0].Name != name || second[0].State != sweep.Client || second[0].Trials != 4 || next != 0 {
 			t.Fatalf("%+v, %d, %v", second, next, err)
 		}
 		for _, called := range []string{name, fmt.Sprint(second[0].Study)} {
@@ -976,6 +976,25 @@ func TestStudies(t *testing.T) {
 			if one.Name != name || one.Best[0].Number != 2 || one.Best[0].Params["x"] != 2.0 || one.Spec.Parameters[0].High != 9 {
 				t.Errorf("%s: %+v", called, one)
 			}
+		}
+		if metric := w.one(name).Spec.Objectives[0].Metric; metric != "value" {
+			t.Errorf("a study without names of metrics has %q", metric)
+		}
+		for names, want := range map[string]string{`["loss"]`: "loss", `["loss", "time"]`: "value", `{}`: "value", `["the loss"]`: "the loss"} {
+			err := w.cfg.DB.Update(w.alice(), demo, func(ctx context.Context, tx *store.Tx) error {
+				return w.cfg.Studies.SetStudyAttribute(ctx, tx, demo, second[0].Study, tuning.System, "study:metric_names", names)
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := w.one(name).Spec.Objectives[0].Metric; got != want {
+				t.Errorf("%s: %q", names, got)
+			}
+		}
+		if err := w.cfg.DB.Update(w.alice(), demo, func(ctx context.Context, tx *store.Tx) error {
+			return w.cfg.Studies.SetStudyAttribute(ctx, tx, demo, second[0].Study, tuning.System, "study:metric_names", "null")
+		}); err != nil {
+			t.Fatal(err)
 		}
 		if page, err := w.Report(w.alice(), demo, name); err != nil || !strings.Contains(string(page), "History of value") {
 			t.Errorf("%v\n%.200s", err, page)

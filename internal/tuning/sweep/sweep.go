@@ -408,9 +408,13 @@ func foreign(study tuning.Study, parameters map[string]tuning.Distribution) Swee
 		Residency: study.Residency, Classification: cmp.Or(project.Classification(study.Classification), project.Internal), Attributes: said(study.User),
 		CreatedAt: study.Created, ResumedAt: study.Created,
 	}
+	names := metricNames(study)
 	for i, d := range study.Directions {
 		o := Objective{Metric: "value", Direction: trial.Direction(d), Value: Last}
-		if len(study.Directions) > 1 {
+		switch {
+		case names != nil:
+			o.Metric = names[i]
+		case len(study.Directions) > 1:
 			o.Metric += " " + strconv.Itoa(i)
 		}
 		w.Spec.Objectives = append(w.Spec.Objectives, o)
@@ -423,6 +427,16 @@ func foreign(study tuning.Study, parameters map[string]tuning.Distribution) Swee
 		}
 	}
 	return w
+}
+
+// metricNames are the names that study.set_metric_names of Optuna gave the objectives; nil
+// where there are none.
+func metricNames(study tuning.Study) (names []string) {
+	const attribute = "study:metric_names" // as Optuna calls it
+	if err := json.Unmarshal([]byte(study.System[attribute]), &names); err != nil || len(names) != len(study.Directions) {
+		return nil
+	}
+	return names
 }
 
 // Number is a float64 whose NaN and infinities are texts in JSON.
@@ -464,6 +478,12 @@ func failuresOf(trials []Shown, most int) []Failure {
 	}
 	slices.SortStableFunc(all, func(a, b Failure) int { return b.Trials - a.Trials })
 	return all[:min(len(all), most)]
+}
+
+// ListedSweep is a sweep in a list.
+type ListedSweep struct {
+	Sweep
+	Trials int64 `json:"trials" doc:"Number of trials in all states"`
 }
 
 // Summary is how far a sweep is.

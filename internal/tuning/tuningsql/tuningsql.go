@@ -347,6 +347,15 @@ func (Store) Counts(ctx context.Context, tx *store.Tx, p project.Name, study tun
 	return out, err
 }
 
+// RunningOf implements tuning.Store.
+func (Store) RunningOf(ctx context.Context, tx *store.Tx, p project.Name, value string) ([]tuning.TrialID, error) {
+	var ids []tuning.TrialID
+	err := tx.NewRaw(`SELECT t.id FROM tuning_trial_attribute a JOIN tuning_trial t ON t.project = a.project AND t.id = a.trial
+		WHERE a.project = ? AND a.value = ? AND a.scope = 'system' AND a.key = 'falaj:client_job' AND t.state = ? ORDER BY t.id`,
+		string(p), value, string(tuning.Running)).Scan(ctx, &ids)
+	return ids, err
+}
+
 // Distributions implements tuning.Store.
 func (Store) Distributions(ctx context.Context, tx *store.Tx, p project.Name, study tuning.StudyID) (map[string]tuning.Distribution, error) {
 	var rows []struct{ Name, Distribution string }

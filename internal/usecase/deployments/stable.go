@@ -15,17 +15,17 @@ import (
 	"github.com/falaj-ml/falaj/internal/usecase/featuredata"
 )
 
-// Stable tells jobs which version a deployment answers with.
-type Stable struct {
+// StableVersions tells jobs which version a deployment answers with.
+type StableVersions struct {
 	Deployments *serving.Deployments
 	Datasets    dataset.Services
 	Features    *feature.OfflineReads
 }
 
-var _ score.Deployments = Stable{}
+var _ score.Deployments = StableVersions{}
 
 // Stable implements score.Deployments.
-func (s Stable) Stable(ctx context.Context, p project.Name, name, ref string) (score.Target, error) {
+func (s StableVersions) Stable(ctx context.Context, p project.Name, name, ref string) (score.Target, error) {
 	d, err := s.Deployments.One(ctx, string(p), name)
 	if err != nil {
 		return score.Target{}, err

@@ -11,6 +11,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/dataset"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/feature"
+	"github.com/falaj-ml/falaj/internal/feature/lineage"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/store"
 )
@@ -89,10 +90,10 @@ func (f Data) Query(ctx context.Context, p project.Name, sql string, inputs map[
 	}
 	rows := feature.Rows{RecordReader: result, Local: result.Local()}
 	if columns := result.Columns(); columns != nil {
-		rows.Origins = feature.Origins{}
+		rows.Origins = lineage.Origins{}
 		for column, from := range columns {
 			for _, s := range from {
-				rows.Origins[column] = append(rows.Origins[column], feature.Origin{Dataset: s.Ref, Column: s.Column, How: s.How})
+				rows.Origins[column] = append(rows.Origins[column], lineage.Origin{Dataset: s.Ref, Column: s.Column, How: s.How})
 			}
 		}
 	}

@@ -207,10 +207,10 @@ func (g *State) look(ctx context.Context) (s state, err error) {
 	if s.jobs, s.ended, err = g.Training.Counts(ctx); err != nil {
 		return s, err
 	}
-	if s.pools, err = g.Compute.Pools.Pools(ctx); err != nil {
+	if s.pools, err = g.Compute.Pools.ListPools(ctx); err != nil {
 		return s, err
 	}
-	if s.queues, err = g.Compute.Queues.Queues(ctx); err != nil {
+	if s.queues, err = g.Compute.Queues.ListQueues(ctx); err != nil {
 		return s, err
 	}
 	if s.budgets, err = g.Compute.Costs.Budgets(ctx, ""); err != nil {

@@ -61,7 +61,7 @@ func newPlaces(t *testing.T) *places {
 // used is what of the machine's cores is taken.
 func (p *places) used(t *testing.T) resource.Amount {
 	t.Helper()
-	pools, err := p.pools.Pools(t.Context())
+	pools, err := p.pools.ListPools(t.Context())
 	if err != nil || len(pools) != 1 {
 		t.Fatal(err)
 	}

@@ -1,4 +1,5 @@
-// Package sweeps is what a sweep asks of other domains: what its jobs logged, and what they cost.
+// Package sweeps is what sweeps and studies ask of other domains: what their jobs logged, what they
+// cost, and that they ended.
 package sweeps
 
 import (
@@ -9,11 +10,14 @@ import (
 	"strings"
 
 	"github.com/falaj-ml/falaj/internal/compute"
+	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/fault"
+	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/project"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/tracking"
 	"github.com/falaj-ml/falaj/internal/training"
+	"github.com/falaj-ml/falaj/internal/tuning"
 	"github.com/falaj-ml/falaj/internal/tuning/sweep"
 )
 
@@ -140,6 +144,19 @@ func (r Runs) history(ctx context.Context, run, metric string, from int, since t
 		if read += len(part); len(part) < tracking.MaxHistory {
 			return read, nil
 		}
+	}
+}
+
+// JobEnded handles the end of jobs: the trials of Optuna studies that one has left running have
+// failed, and wake has the loop of sweeps look at its own.
+func JobEnded(studies *tuning.Service, wake func()) func(ctx context.Context, tx *store.Tx, e event.Event) error {
+	return func(ctx context.Context, tx *store.Tx, e event.Event) error {
+		defer wake()
+		var j training.Event
+		if err := e.Decode(&j); err != nil {
+			return err
+		}
+		return studies.JobEnded(identity.With(ctx, identity.Loop("sweeps")), tx, j.Project, string(j.Job))
 	}
 }
 

@@ -5,14 +5,18 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/falaj-ml/falaj/internal/event"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/store/storetest"
 	"github.com/falaj-ml/falaj/internal/tracking"
 	"github.com/falaj-ml/falaj/internal/tracking/trackingsql"
 	"github.com/falaj-ml/falaj/internal/tracking/trackingtest"
+	"github.com/falaj-ml/falaj/internal/training"
 	"github.com/falaj-ml/falaj/internal/training/trainingsql"
+	"github.com/falaj-ml/falaj/internal/tuning"
 	"github.com/falaj-ml/falaj/internal/tuning/sweep"
+	"github.com/falaj-ml/falaj/internal/tuning/tuningsql"
 )
 
 // TestSweepRuns: what a run logs is read from where it was.
@@ -90,5 +94,48 @@ func TestStampOfAttempts(t *testing.T) {
 	}
 	for step := range int64(3) {
 		logged(step, 300+tracking.Millis(step))
+	}
+}
+
+// TestJobEnded: the end of a job fails the trials of studies that it left running, and wakes the
+// loop of sweeps; what is no event of a job is an error, and not lost.
+func TestJobEnded(t *testing.T) {
+	db := storetest.SQLite(t, trackingsql.Migrations, tuningsql.Migrations)
+	may := trackingtest.Policy{"att_1": {"p": {"*"}}}
+	runs := tracking.New(tracking.Config{DB: db, Store: trackingsql.Store{}, Authz: may})
+	studies := tuning.New(tuning.Config{DB: db, Store: tuningsql.Store{}, Authz: may, Origins: runs.Origins})
+	loop := identity.With(t.Context(), identity.Loop("test"))
+	if _, err := runs.Runs.CreateRun(loop, "p", tracking.RunSpec{}, tracking.RunOptions{Origin: tracking.Origin{Job: "job_1", Attempt: "att_1"}}); err != nil {
+		t.Fatal(err)
+	}
+	job := identity.With(t.Context(), identity.Principal{Kind: identity.Attempt, ID: "att_1", Name: "job_1", Project: "p"})
+	study, err := studies.Create(job, tuning.Study{Project: "p", Name: "s", Directions: []tuning.Direction{tuning.Minimize}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	trial, err := studies.CreateTrial(job, "p", study, nil, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	woken := 0
+	handle := JobEnded(studies, func() { woken++ })
+	ends := func(body string) error {
+		return db.Update(t.Context(), "p", func(ctx context.Context, tx *store.Tx) error {
+			return handle(ctx, tx, event.Event{Name: training.JobFinished, Project: "p", Body: []byte(body)})
+		})
+	}
+	for _, c := range []struct {
+		body  string
+		state tuning.State
+	}{{`{"job": "job_2", "project": "p"}`, tuning.Running}, {`{"job": "job_1", "project": "p", "state": "failed"}`, tuning.Failed}} {
+		if err := ends(c.body); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := studies.Trial(loop, "p", trial); err != nil || got.State != c.state {
+			t.Errorf("after %s: %s, %v", c.body, got.State, err)
+		}
+	}
+	if err := ends("x"); err == nil || woken < 3 {
+		t.Errorf("%v, woken %d times", err, woken)
 	}
 }

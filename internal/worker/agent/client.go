@@ -286,7 +286,7 @@ func (c *client) join(ctx context.Context, j protocol.Join, o *protocol.Order, w
 	return true, nil
 }
 
-func (c *client) beat(ctx context.Context, b protocol.Beat) (t protocol.Told, err error) {
+func (c *client) beat(ctx context.Context, b protocol.Beat) (t protocol.Instructions, err error) {
 	_, err = c.post(ctx, "beat", b, &t)
 	return t, err
 }

@@ -5,12 +5,12 @@
 //	POST join                       Join → Order, or 202 with Waiting until the gang is complete
 //	GET  mounts/{n}                 the n-th mount of the order as a tar stream
 //	POST log?offset=N               raw bytes of the member from offset N of its output → Reached
-//	POST beat                       Beat → Told; answered when there is news or Beat.Wait has passed
+//	POST beat                       Beat → Instructions; answered when there is news or Beat.Wait has passed
 //	POST mounts/{n}/manifest        Manifest → Needed
 //	PUT  mounts/{n}/tree            a tar stream of the files that were needed
-//	POST profile                    Look, which Told.Profile asked for
-//	POST output                     Found, which Told.Wanted asked for
-//	PUT  output?id=ID               the bytes of a file, which Told.Wanted asked for
+//	POST profile                    Look, which Instructions.Profile asked for
+//	POST output                     Found, which Instructions.Wanted asked for
+//	PUT  output?id=ID               the bytes of a file, which Instructions.Wanted asked for
 //	GET  secrets                    secret.Set, where Order.Secrets or Gang.Secrets says so
 //	POST end                        End; repeating it is no change
 //
@@ -143,7 +143,7 @@ type Beat struct {
 	// CPU used so far and the most memory held.
 	CPU     time.Duration `json:"cpu_ns"`
 	PeakRSS int64         `json:"peak_rss"`
-	// None are the checkpoints that Told.Asked named and this member has no part of.
+	// None are the checkpoints that Instructions.Asked named and this member has no part of.
 	None []string `json:"none,omitempty"`
 	// Notes are what is in the way now: "the server's disk is full" ….
 	Notes []string `json:"notes,omitempty"`
@@ -179,8 +179,8 @@ type Accelerator struct {
 	Celsius     float64  `json:"celsius"`
 }
 
-// Told is the news for a member.
-type Told struct {
+// Instructions are the answer to a heartbeat: the news for a member.
+type Instructions struct {
 	Stop bool `json:"stop,omitempty"`
 	// Grace between SIGTERM and SIGKILL.
 	Grace time.Duration `json:"grace_ns,omitempty"`
@@ -202,14 +202,14 @@ type Wanted struct {
 	Most int64 `json:"most,omitempty"`
 }
 
-// Found answers Told.Wanted with a list, or with why there is none, or no file.
+// Found answers Instructions.Wanted with a list, or with why there is none, or no file.
 type Found struct {
 	ID      string             `json:"id"`
 	Listing *outputdir.Listing `json:"listing,omitempty"`
 	Problem *Problem           `json:"problem,omitempty"`
 }
 
-// Look answers Told.Profile.
+// Look answers Instructions.Profile.
 type Look struct {
 	ID     string          `json:"id"` // of the request
 	Answer profiler.Answer `json:"answer"`

@@ -113,8 +113,8 @@ type Driver struct {
 	shims  *shims
 	askMPS func(pipe, command string) (string, error) // nil is the real one
 
-	choosing sync.Mutex    // one Start at a time chooses a user and cores
-	room     chan struct{} // holds as many as may be started at once
+	choosing   sync.Mutex    // one Start at a time chooses a user and cores
+	startSlots chan struct{} // holds as many as may be started at once
 
 	mu        sync.Mutex
 	workloads map[engine.Handle]*workload
@@ -161,7 +161,7 @@ func New(c Config) (*Driver, error) {
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return nil, fault.Wrap(err, "making the directory of workloads")
 	}
-	d := &Driver{c: c, workloads: map[engine.Handle]*workload{}, open: map[engine.Handle]*workload{}, starting: map[engine.Handle]*birth{}, room: make(chan struct{}, 2*runtime.NumCPU()), stopped: make(chan struct{})}
+	d := &Driver{c: c, workloads: map[engine.Handle]*workload{}, open: map[engine.Handle]*workload{}, starting: map[engine.Handle]*birth{}, startSlots: make(chan struct{}, 2*runtime.NumCPU()), stopped: make(chan struct{})}
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err == nil {
 		for i := range 1024 {
@@ -262,8 +262,8 @@ func (d *Driver) Start(ctx context.Context, spec engine.Spec) (h engine.Handle, 
 	// Room first: who waits for it needs no user yet, and a few users' sandboxes
 	// are made faster than those of many.
 	select {
-	case d.room <- struct{}{}:
-		defer func() { <-d.room }()
+	case d.startSlots <- struct{}{}:
+		defer func() { <-d.startSlots }()
 	case <-ctx.Done():
 		return "", ctx.Err()
 	}

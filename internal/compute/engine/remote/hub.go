@@ -271,23 +271,23 @@ func (h *Hub) log(id string, s sender, offset int64, last bool, r io.Reader) (pr
 
 // beat takes a sign of life and answers with the news, for which it waits a
 // while.
-func (h *Hub) beat(ctx context.Context, id string, s sender, b protocol.Beat) (protocol.Told, error) {
+func (h *Hub) beat(ctx context.Context, id string, s sender, b protocol.Beat) (protocol.Instructions, error) {
 	w, m, err := h.member(id, s)
 	if err != nil {
-		return protocol.Told{}, err
+		return protocol.Instructions{}, err
 	}
 	if len(b.None) > maxFacts || len(b.Notes) > maxNotes || len(b.Usage.Accelerators) > 256 {
-		return protocol.Told{}, fault.New(fault.TooLarge, "a heartbeat has too much data")
+		return protocol.Instructions{}, fault.New(fault.TooLarge, "a heartbeat has too much data")
 	}
 	if b.CPU < 0 || b.PeakRSS < 0 {
-		return protocol.Told{}, fault.New(fault.Invalid, "a worker reports negative usage")
+		return protocol.Instructions{}, fault.New(fault.Invalid, "a worker reports negative usage")
 	}
 	for i, n := range b.Notes {
 		b.Notes[i] = plain(strings.ToValidUTF8(n[:min(len(n), maxText)], ""))
 	}
 	done, err := h.d.writing()
 	if err != nil {
-		return protocol.Told{}, err
+		return protocol.Instructions{}, err
 	}
 	w.mu.Lock()
 	m.beat = b
@@ -326,7 +326,7 @@ func (h *Hub) beat(ctx context.Context, id string, s sender, b protocol.Beat) (p
 
 // instructions is the answer to a member's heartbeat; news reports that it has something that
 // the member was not sent before. The caller holds mu.
-func (w *work) instructions(index int) (t protocol.Told, news bool) {
+func (w *work) instructions(index int) (t protocol.Instructions, news bool) {
 	switch st := w.state.Stop; {
 	case w.state.Final != nil:
 		t.Stop, t.Why = true, "the workload has ended"

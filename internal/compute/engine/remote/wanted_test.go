@@ -104,7 +104,7 @@ func TestOutputOfSome(t *testing.T) {
 	asked := func(index int) protocol.Wanted {
 		t.Helper()
 		for {
-			var told protocol.Told
+			var told protocol.Instructions
 			w.check(w.tell(h, "beat", as(index, starts[index]), protocol.Beat{Wait: time.Minute}, &told))
 			if len(told.Wanted) > 0 {
 				return told.Wanted[0]

@@ -92,12 +92,54 @@ func (l Logins) SignIn(ctx context.Context, tx *store.Tx, p Person) (Account, er
 	case !a.DisabledAt.IsZero():
 		return Account{}, fault.New(fault.PermissionDenied, "account %s is disabled", a.Name).WithHint("Ask an administrator of Falaj.")
 	default:
-		a.External = p.external()
-		if err := s.cfg.Store.SetExternal(ctx, tx, a.ID, a.External); err != nil {
-			return Account{}, err
-		}
+		return a, l.update(ctx, tx, &a, p)
 	}
 	return a, s.setGroups(ctx, tx, a, p.Groups)
+}
+
+// update makes the account what the provider says of its person.
+func (l Logins) update(ctx context.Context, tx *store.Tx, a *Account, p Person) error {
+	a.External = p.external()
+	if err := l.s.cfg.Store.SetExternal(ctx, tx, a.ID, a.External); err != nil {
+		return err
+	}
+	return l.s.setGroups(ctx, tx, *a, p.Groups)
+}
+
+// Confirm makes an account, which must be there and be the person's, what the provider says.
+// Errors: as SignIn; fault.NotFound.
+func (l Logins) Confirm(ctx context.Context, tx *store.Tx, accountID string, p Person) error {
+	if err := p.Check(); err != nil {
+		return err
+	}
+	a, err := l.s.cfg.Store.Account(ctx, tx, accountID)
+	switch {
+	case err != nil:
+		return err
+	case a.Issuer != p.Issuer || a.Subject != p.Subject:
+		return fault.New(fault.NotFound, "account %s is of another person", a.Name)
+	case !a.DisabledAt.IsZero():
+		return fault.New(fault.PermissionDenied, "account %s is disabled", a.Name)
+	}
+	return l.update(ctx, tx, &a, p)
+}
+
+// Withdraw takes the groups that the provider no longer names, and stops the tokens, of a
+// person who may not log in any more. Without an account there is nothing to do.
+func (l Logins) Withdraw(ctx context.Context, tx *store.Tx, p Person) error {
+	if err := p.Check(); err != nil {
+		return err
+	}
+	a, err := l.s.cfg.Store.AccountBySubject(ctx, tx, p.Issuer, p.Subject)
+	if fault.Is(err, fault.NotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	p.ProvedUntil = l.s.clock.now()
+	tx.OnCommit(func() { l.s.forgetHolder(a.ID) })
+	return l.update(ctx, tx, &a, p)
 }
 
 func (p Person) external() External {
@@ -114,15 +156,15 @@ func clean(text string) string {
 
 // setGroups reconciles the account's groups, on record.
 func (s *Service) setGroups(ctx context.Context, tx *store.Tx, a Account, groups []string) error {
-	came, went, err := s.cfg.Grants.SetGroups(ctx, tx, a.ID, a.Provider, groups, s.clock.now())
-	if err != nil || len(came)+len(went) == 0 {
+	joined, left, err := s.cfg.Grants.SetGroups(ctx, tx, a.ID, a.Provider, groups, s.clock.now())
+	if err != nil || len(joined)+len(left) == 0 {
 		return err
 	}
 	tx.OnCommit(func() { s.cfg.OnMembers(a.ID) })
 	const listed = 50 // the entry has the counts in any case
 	return audit.Append(ctx, tx, audit.Entry{
 		Action: "account.groups", Object: "user " + a.Name, Reason: "as the identity provider says",
-		Detail: map[string]any{"id": a.ID, "joined": came[:min(len(came), listed)], "left": went[:min(len(went), listed)], "joined_count": len(came), "left_count": len(went)},
+		Detail: map[string]any{"id": a.ID, "joined": joined[:min(len(joined), listed)], "left": left[:min(len(left), listed)], "joined_count": len(joined), "left_count": len(left)},
 	})
 }
 
@@ -181,14 +223,20 @@ func (l Logins) Session(ctx context.Context, tx *store.Tx, a Account, label stri
 	return s.issue(ctx, tx, Token{Kind: SessionToken, Principal: a.ID, Name: a.Name, Label: fault.Clip(clean(label), maxLabel-3)}, ttl)
 }
 
-// CommandToken makes a token for a command that the account's person has allowed to log in.
-// Errors: fault.PermissionDenied for a disabled account; fault.Exhausted.
-func (l Logins) CommandToken(ctx context.Context, tx *store.Tx, accountID, label string) (Token, string, error) {
+// CommandToken makes a token for a command that a person has allowed to log in, by a token of
+// theirs. It may do no more than one that the person makes by that token: it ends with it,
+// unless that is a session. Errors: fault.Unauthenticated where that token has ended;
+// fault.PermissionDenied for a disabled account; fault.Exhausted.
+func (l Logins) CommandToken(ctx context.Context, tx *store.Tx, by, label string) (Token, string, error) {
 	s := l.s
-	if who := identity.From(ctx); who.Kind != identity.System {
-		return Token{}, "", fault.New(fault.PermissionDenied, "%s cannot log commands in", who)
+	parent, err := s.cfg.Store.Token(ctx, tx, by)
+	if fault.Is(err, fault.NotFound) || err == nil && !parent.Live(s.clock.now()) {
+		return Token{}, "", fault.New(fault.Unauthenticated, "the login that allowed the command has ended").WithHint("Run falaj login again.")
 	}
-	a, err := s.cfg.Store.Account(ctx, tx, accountID)
+	if err != nil {
+		return Token{}, "", err
+	}
+	a, err := s.cfg.Store.Account(ctx, tx, parent.Principal)
 	if err != nil {
 		return Token{}, "", err
 	}
@@ -198,7 +246,11 @@ func (l Logins) CommandToken(ctx context.Context, tx *store.Tx, accountID, label
 	if err := s.room(ctx, tx, a); err != nil {
 		return Token{}, "", err
 	}
-	return s.issue(ctx, tx, Token{Kind: UserToken, Principal: a.ID, Name: a.Name, Label: fault.Clip(clean(label), maxLabel-3)}, s.cfg.TTL)
+	t := Token{Kind: UserToken, Principal: a.ID, Name: a.Name, Label: fault.Clip(clean(label), maxLabel-3)}
+	if parent.Kind != SessionToken {
+		t.Parent, t.ExpiresAt = parent.ID, parent.ExpiresAt
+	}
+	return s.issue(identity.With(ctx, identity.Principal{Kind: identity.User, ID: a.ID, Name: a.Name}), tx, t, s.cfg.TTL)
 }
 
 // EndSessions ends the tokens of sign-ins. The caller has authorised itself.
@@ -249,14 +301,14 @@ func (s *Service) able(ctx context.Context, in project.Name, ref, reason string,
 		if a, err = s.cfg.Store.Account(ctx, tx, a.ID); err != nil {
 			return err
 		}
-		return s.AbleIn(ctx, tx, &a, reason, disabled)
+		return s.ableIn(ctx, tx, &a, reason, disabled)
 	})
 	return a, err
 }
 
-// AbleIn disables or, for the zero time, enables an account in the caller's transaction. The
+// ableIn disables or, for the zero time, enables an account in the caller's transaction. The
 // caller has authorised itself. Error: fault.Conflict for the last administrator.
-func (s *Service) AbleIn(ctx context.Context, tx *store.Tx, a *Account, reason string, disabled time.Time) error {
+func (s *Service) ableIn(ctx context.Context, tx *store.Tx, a *Account, reason string, disabled time.Time) error {
 	if a.DisabledAt.IsZero() == disabled.IsZero() {
 		return nil
 	}
@@ -267,7 +319,7 @@ func (s *Service) AbleIn(ctx context.Context, tx *store.Tx, a *Account, reason s
 	action, what := "account.enable", AccountEnabled
 	if !disabled.IsZero() {
 		action, what = "account.disable", AccountDisabled
-		if err := s.keepAdmin(ctx, tx); err != nil {
+		if err := s.KeepAdmin(ctx, tx); err != nil {
 			return err
 		}
 		if err := s.revoke(ctx, tx, Selection{Principal: a.ID, Kind: SessionToken}, "account disabled"); err != nil {
@@ -281,16 +333,17 @@ func (s *Service) AbleIn(ctx context.Context, tx *store.Tx, a *Account, reason s
 	return event.Publish(ctx, tx, string(a.Project), what, *a)
 }
 
-// keepAdmin refuses a transaction that leaves the installation without an administrator who
-// can log in. Error: fault.Conflict.
-func (s *Service) keepAdmin(ctx context.Context, tx *store.Tx) error {
+// KeepAdmin refuses a transaction that leaves the installation without an administrator who
+// can log in: a person with a grant of their own. Error: fault.Conflict.
+func (s *Service) KeepAdmin(ctx context.Context, tx *store.Tx) error {
 	admins, err := s.cfg.Grants.Admins(ctx, tx)
 	if err != nil {
 		return err
 	}
+	now := s.clock.now()
 	for _, admin := range admins {
 		a, err := s.cfg.Store.Account(ctx, tx, admin)
-		if err == nil && a.DisabledAt.IsZero() {
+		if err == nil && a.Kind == identity.User && a.DisabledAt.IsZero() && (a.ProvedUntil.IsZero() || now.Before(a.ProvedUntil)) {
 			return nil
 		}
 		if err != nil && !fault.Is(err, fault.NotFound) {

@@ -171,6 +171,9 @@ func (s *Service) Recover(ctx context.Context) (secret string, err error) {
 		if err != nil {
 			return err
 		}
+		if err := s.ableIn(ctx, tx, &a, "", time.Time{}); err != nil {
+			return err
+		}
 		if err := s.revoke(ctx, tx, Selection{Kind: FirstRun}, "replaced by the operator"); err != nil {
 			return err
 		}
@@ -363,6 +366,11 @@ func (s *Service) removeIn(ctx context.Context, tx *store.Tx, a Account, reason 
 		return err
 	}
 	for _, g := range grants {
+		if g.Project == "" && g.Role == project.Admin {
+			if err := s.KeepAdmin(ctx, tx); err != nil {
+				return err
+			}
+		}
 		if err := s.recordGrant(ctx, tx, "member.revoke", project.MemberRevoked, reason, g); err != nil {
 			return err
 		}
@@ -522,6 +530,10 @@ func (s *Service) IssueIn(ctx context.Context, tx *store.Tx, d Draft) (Token, st
 	t := Token{Kind: UserToken, Principal: a.ID, Name: a.Name, Label: spec.Label, Project: spec.Project, Scopes: spec.Scopes, Parent: p.Token}
 	if a.Kind == identity.Service {
 		t.Kind = ServiceToken
+	}
+	caller, err := s.cfg.Store.Account(ctx, tx, p.ID)
+	if err != nil || !caller.DisabledAt.IsZero() || !caller.ProvedUntil.IsZero() && !s.clock.now().Before(caller.ProvedUntil) {
+		return Token{}, "", errors.Join(err, errBearer())
 	}
 	session := false
 	if t.Parent != "" {

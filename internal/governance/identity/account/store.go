@@ -25,6 +25,7 @@ type Store interface {
 	Names(ctx context.Context, tx *store.Tx, ids []string) (map[string]string, error)
 	// CountAccounts counts those of a kind in a project, or of the installation.
 	CountAccounts(ctx context.Context, tx *store.Tx, kind identity.Kind, in project.Name) (int, error)
+	// DeleteAccount also removes its sessions and logins under way.
 	DeleteAccount(ctx context.Context, tx *store.Tx, id string) error
 
 	InsertToken(ctx context.Context, tx *store.Tx, t Token, hash []byte) error
@@ -66,15 +67,13 @@ type Selection struct {
 type Grants interface {
 	// Put makes or replaces a grant, by project and name.
 	Put(ctx context.Context, tx *store.Tx, g project.Grant) error
-	// Drop removes all grants of a principal and gives them back. Error:
-	// fault.Conflict when that would leave the installation without an
-	// administrator.
+	// Drop removes all grants of a principal, and its groups, and gives the grants back.
 	Drop(ctx context.Context, tx *store.Tx, principal string) ([]project.Grant, error)
 	// Admins lists who administers the installation, without groups.
 	Admins(ctx context.Context, tx *store.Tx) ([]string, error)
-	// SetGroups makes these the groups of a principal at a provider, and gives back which
-	// came and which went, as grants name them.
-	SetGroups(ctx context.Context, tx *store.Tx, principal, provider string, names []string, at time.Time) (came, went []string, err error)
+	// SetGroups makes these the groups of a principal, at a provider, and gives back those that
+	// it joined and those that it left, as grants name them.
+	SetGroups(ctx context.Context, tx *store.Tx, principal, provider string, names []string, at time.Time) (joined, left []string, err error)
 	GroupsOf(ctx context.Context, tx *store.Tx, principal string) ([]string, error)
 	// One is the project, or fault.NotFound.
 	One(ctx context.Context, tx *store.Tx, name project.Name) (project.Project, error)

@@ -185,6 +185,11 @@ func (Store) DeleteAccount(ctx context.Context, tx *store.Tx, id string) error {
 	if n, err := res.RowsAffected(); err != nil || n == 0 {
 		return errors.Join(err, fault.New(fault.NotFound, "account %s does not exist", id))
 	}
+	for _, of := range []any{(*sessionRow)(nil), (*codeRow)(nil)} {
+		if _, err := tx.NewDelete().Model(of).Where("account = ?", id).Exec(ctx); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

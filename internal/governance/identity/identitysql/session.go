@@ -34,27 +34,26 @@ type sessionRow struct {
 	CreatedAt    store.Time
 
 	ExpiresAt store.Time `bun:",scanonly"` // of the token
-	RevokedAt store.Time `bun:",scanonly"`
 }
 
-func (r sessionRow) session(now time.Time) signin.Session {
+func (r sessionRow) session() signin.Session {
 	return signin.Session{
 		Token: r.Token, Account: r.Account, Provider: r.Provider, Subject: r.Subject, ProviderSID: r.ProviderSID, Refresh: r.Refresh,
 		DueAt: r.DueAt.Time(), Claimed: r.ClaimedUntil.Time(), AuthTime: r.AuthTime.Time(), ACR: r.ACR, Address: r.Address, Client: r.Client,
-		CreatedAt: r.CreatedAt.Time(), ExpiresAt: r.ExpiresAt.Time(), Live: r.RevokedAt == 0 && r.ExpiresAt > store.At(now),
+		CreatedAt: r.CreatedAt.Time(), ExpiresAt: r.ExpiresAt.Time(),
 	}
 }
 
-// sessionsWith selects sessions with the ends of their tokens.
+// sessionsWith selects sessions with when their tokens expire.
 func sessionsWith(tx *store.Tx, rows *[]sessionRow) *bun.SelectQuery {
-	return tx.NewSelect().Model(rows).ColumnExpr("s.*").ColumnExpr("COALESCE(t.expires_at, 0) AS expires_at, COALESCE(t.revoked_at, 1) AS revoked_at").
+	return tx.NewSelect().Model(rows).ColumnExpr("s.*").ColumnExpr("COALESCE(t.expires_at, 0) AS expires_at").
 		Join("LEFT JOIN identity_token AS t ON t.id = s.token")
 }
 
-func sessionsOf(rows []sessionRow, now time.Time) []signin.Session {
+func sessionsOf(rows []sessionRow) []signin.Session {
 	list := make([]signin.Session, len(rows))
 	for i, r := range rows {
-		list[i] = r.session(now)
+		list[i] = r.session()
 	}
 	return list
 }
@@ -79,7 +78,7 @@ func (Sessions) Sessions(ctx context.Context, tx *store.Tx, account string, now 
 		q.Where("s.token < ?", after)
 	}
 	err := q.Scan(ctx)
-	return sessionsOf(rows, now), err
+	return sessionsOf(rows), err
 }
 
 // SessionsOf implements signin.Store.
@@ -87,8 +86,6 @@ func (Sessions) SessionsOf(ctx context.Context, tx *store.Tx, provider, sid, sub
 	var rows []sessionRow
 	q := sessionsWith(tx, &rows).Where("s.provider = ?", provider)
 	switch {
-	case subject != "" && sid != "":
-		q.Where("s.subject = ? AND s.provider_sid = ?", subject, sid)
 	case subject != "":
 		q.Where("s.subject = ?", subject)
 	case sid != "":
@@ -97,14 +94,14 @@ func (Sessions) SessionsOf(ctx context.Context, tx *store.Tx, provider, sid, sub
 		return nil, nil
 	}
 	err := q.Scan(ctx)
-	return sessionsOf(rows, time.Time{}), err
+	return sessionsOf(rows), err
 }
 
 // Due implements signin.Store.
 func (Sessions) Due(ctx context.Context, tx *store.Tx, now time.Time, limit int) ([]signin.Session, error) {
 	var rows []sessionRow
 	err := sessionsWith(tx, &rows).Where("s.due_at > 0 AND s.due_at <= ? AND s.claimed_until <= ?", store.At(now), store.At(now)).Order("s.due_at").Limit(limit).Scan(ctx)
-	return sessionsOf(rows, now), err
+	return sessionsOf(rows), err
 }
 
 // ClaimSession implements signin.Store.
@@ -119,8 +116,9 @@ func (Sessions) ClaimSession(ctx context.Context, tx *store.Tx, s signin.Session
 }
 
 // RefreshedSession implements signin.Store.
-func (Sessions) RefreshedSession(ctx context.Context, tx *store.Tx, token string, refresh []byte, due time.Time) error {
-	_, err := tx.NewUpdate().Model((*sessionRow)(nil)).Set("refresh = ?, due_at = ?, claimed_until = 0", refresh, store.At(due)).Where("token = ?", token).Exec(ctx)
+func (Sessions) RefreshedSession(ctx context.Context, tx *store.Tx, s signin.Session, refresh []byte, due time.Time) error {
+	_, err := tx.NewUpdate().Model((*sessionRow)(nil)).Set("refresh = ?, due_at = ?, claimed_until = 0", refresh, store.At(due)).
+		Where("token = ? AND claimed_until = ?", s.Token, store.At(s.Claimed)).Exec(ctx)
 	return err
 }
 
@@ -130,13 +128,18 @@ func (Sessions) DeleteSession(ctx context.Context, tx *store.Tx, token string) e
 	return err
 }
 
-// PruneSessions implements signin.Store. Of an account whose sessions have all ended, the
-// newest refresh token stays: it goes on to prove the person for the account's tokens.
+// PruneSessions implements signin.Store. Of an account whose sessions have ended, the newest
+// refresh token stays while the account has tokens: it confirms the person for these.
 func (Sessions) PruneSessions(ctx context.Context, tx *store.Tx, now time.Time) error {
+	if _, err := tx.NewDelete().Model((*codeRow)(nil)).Where("expires_at <= ?", store.At(now)).Exec(ctx); err != nil {
+		return err
+	}
 	_, err := tx.NewRaw(`DELETE FROM identity_session WHERE token IN (
 		SELECT s.token FROM identity_session s LEFT JOIN identity_token t ON t.id = s.token
 		WHERE (t.id IS NULL OR t.revoked_at > 0 OR t.expires_at <= ?)
-		AND (t.revoked_at > 0 OR s.due_at = 0 OR EXISTS (SELECT 1 FROM identity_session o WHERE o.account = s.account AND o.due_at > 0 AND o.token > s.token)))`, store.At(now)).Exec(ctx)
+		AND (s.due_at = 0 OR EXISTS (SELECT 1 FROM identity_session o WHERE o.account = s.account AND o.due_at > 0 AND o.token > s.token)
+			OR NOT EXISTS (SELECT 1 FROM identity_token k WHERE k.principal = s.account AND k.kind <> 'ses' AND k.revoked_at = 0 AND k.expires_at > ?)))`,
+		store.At(now), store.At(now)).Exec(ctx)
 	return err
 }
 
@@ -145,6 +148,7 @@ type codeRow struct {
 
 	Hash      []byte `bun:",pk"`
 	Account   string
+	Token     string
 	Challenge string
 	Label     string
 	ExpiresAt store.Time
@@ -152,22 +156,19 @@ type codeRow struct {
 
 // InsertCode implements signin.Store.
 func (Sessions) InsertCode(ctx context.Context, tx *store.Tx, c signin.Code) error {
-	_, err := tx.NewInsert().Model(&codeRow{Hash: c.Hash, Account: c.Account, Challenge: c.Challenge, Label: c.Label, ExpiresAt: store.At(c.ExpiresAt)}).Exec(ctx)
+	_, err := tx.NewInsert().Model(&codeRow{Hash: c.Hash, Account: c.Account, Token: c.Token, Challenge: c.Challenge, Label: c.Label, ExpiresAt: store.At(c.ExpiresAt)}).Exec(ctx)
 	return err
 }
 
 // TakeCode implements signin.Store.
 func (Sessions) TakeCode(ctx context.Context, tx *store.Tx, hash []byte, now time.Time) (signin.Code, error) {
-	if _, err := tx.NewDelete().Model((*codeRow)(nil)).Where("expires_at <= ?", store.At(now)).Exec(ctx); err != nil {
-		return signin.Code{}, err
-	}
 	var rows []codeRow
-	if _, err := tx.NewDelete().Model(&rows).Where("hash = ?", hash).Returning("*").Exec(ctx); err != nil && found(err, "code") == err {
+	if _, err := tx.NewDelete().Model(&rows).Where("hash = ? AND expires_at > ?", hash, store.At(now)).Returning("*").Exec(ctx); err != nil && found(err, "code") == err {
 		return signin.Code{}, err
 	}
 	if len(rows) == 0 {
 		return signin.Code{}, fault.New(fault.NotFound, "no such code")
 	}
 	r := rows[0]
-	return signin.Code{Hash: r.Hash, Account: r.Account, Challenge: r.Challenge, Label: r.Label, ExpiresAt: r.ExpiresAt.Time()}, nil
+	return signin.Code{Hash: r.Hash, Account: r.Account, Token: r.Token, Challenge: r.Challenge, Label: r.Label, ExpiresAt: r.ExpiresAt.Time()}, nil
 }

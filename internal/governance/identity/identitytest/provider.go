@@ -50,17 +50,18 @@ type Provider struct {
 
 // Knobs make the provider do what a bad or unusual one does.
 type Knobs struct {
-	Claims      map[string]any                              // set in ID tokens, over what is right; nil values are left out
-	Token       func(raw string) string                     // changes each ID token
-	Answer      func(q url.Values)                          // changes the query of the answer to the browser
-	Sign        func(claims map[string]any) string          // makes the ID token
-	Down        bool                                        // answers 503
-	NoIssuer    bool                                        // does not name itself in answers
-	NoIDRefresh bool                                        // gives no ID token when refreshed
-	UserInfo    map[string]any                              // what the UserInfo endpoint says; nil is what is right
-	Keys        func(set *jose.JSONWebKeySet)               // changes the published keys
-	Discovery   func(metadata map[string]any)               // changes the metadata
-	TokenError  func(w http.ResponseWriter) (answered bool) // of the token endpoint
+	Claims       map[string]any                              // set in ID tokens, over what is right; nil values are left out
+	Token        func(raw string) string                     // changes each ID token
+	Answer       func(q url.Values)                          // changes the query of the answer to the browser
+	Sign         func(claims map[string]any) string          // makes the ID token
+	Down         bool                                        // answers 503
+	NoIssuer     bool                                        // does not name itself in answers
+	UserInfoDown bool                                        // the UserInfo endpoint answers 500
+	NoIDRefresh  bool                                        // gives no ID token when refreshed
+	UserInfo     map[string]any                              // what the UserInfo endpoint says; nil is what is right
+	Keys         func(set *jose.JSONWebKeySet)               // changes the published keys
+	Discovery    func(metadata map[string]any)               // changes the metadata
+	TokenError   func(w http.ResponseWriter) (answered bool) // of the token endpoint
 }
 
 type key struct {
@@ -358,6 +359,10 @@ func Signed(signer jose.Signer, claims map[string]any) string {
 func (p *Provider) userinfo(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.knobs.UserInfoDown {
+		http.Error(w, "", http.StatusInternalServerError)
+		return
+	}
 	if p.knobs.UserInfo != nil {
 		answer(w, http.StatusOK, p.knobs.UserInfo)
 		return

@@ -1,12 +1,14 @@
 package oidc
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -38,24 +40,30 @@ type metadata struct {
 	EndSession  string   `json:"end_session_endpoint"`
 	JWKS        string   `json:"jwks_uri"`
 	NamesItself bool     `json:"authorization_response_iss_parameter_supported"`
-	Logout      bool     `json:"backchannel_logout_supported"`
 
-	namesItself bool
-	algorithms  []string // accepted ones of those that it uses
+	algorithms []string // accepted ones of those that it uses
 }
 
 // metadata is what the provider says of itself, from memory for an hour, and longer while it
 // does not answer.
 func (p *Provider) metadata(ctx context.Context) (*metadata, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	select {
+	case p.lock <- struct{}{}:
+		defer func() { <-p.lock }()
+	case <-ctx.Done():
+		return nil, p.away(ctx.Err())
+	}
 	now := p.cfg.Now()
 	known := p.meta
+	if known == nil && p.err != nil && now.Sub(p.asked) < metadataWait {
+		return nil, p.err
+	}
 	if known != nil && (now.Sub(known.read) < metadataAge || now.Sub(p.asked) < metadataWait) {
 		return known, nil
 	}
 	p.asked = now
-	m, err := p.discover(ctx)
+	m, err := p.discover(context.WithoutCancel(ctx)) // one caller asks for all
+	p.err = err
 	switch {
 	case err == nil:
 		m.read = now
@@ -81,8 +89,7 @@ func (p *Provider) discover(ctx context.Context) (*metadata, error) {
 	if err := provider.Claims(m); err != nil {
 		return nil, p.away(err)
 	}
-	m.namesItself = m.NamesItself
-	for _, endpoint := range []string{provider.Endpoint().AuthURL, provider.Endpoint().TokenURL, m.JWKS} {
+	for _, endpoint := range []string{provider.Endpoint().AuthURL, provider.Endpoint().TokenURL, m.JWKS, cmp.Or(provider.UserInfoEndpoint(), m.JWKS)} {
 		if err := CheckURL(endpoint); err != nil {
 			return nil, p.away(fmt.Errorf("discovery: %w", err))
 		}
@@ -90,7 +97,7 @@ func (p *Provider) discover(ctx context.Context) (*metadata, error) {
 	if m.algorithms = accepted(m.Algorithms); len(m.algorithms) == 0 {
 		return nil, p.away(fmt.Errorf("discovery: none of the signing algorithms %q is accepted", m.Algorithms))
 	}
-	m.keys = &keySet{url: m.JWKS, client: p.cfg.Client, now: p.cfg.Now}
+	m.keys = &keySet{lock: make(chan struct{}, 1), url: m.JWKS, client: p.cfg.Client, now: p.cfg.Now}
 	return m, nil
 }
 
@@ -116,9 +123,9 @@ func loopback(host string) bool {
 // no link-local addresses, where clouds keep credentials; it follows no redirect, and reads
 // at most 1 MiB of an answer.
 // roots are the trusted authorities, asked for each connection; nil, or a nil pool, is the
-// system's.
-func NewClient(roots func() *x509.CertPool) *http.Client {
-	dialer := outbound.Dialer{Timeout: answerTime / 2, Permit: func(to netip.AddrPort) bool {
+// system's. log hears why a connection failed; nil hears nothing.
+func NewClient(roots func() *x509.CertPool, log *slog.Logger) *http.Client {
+	dialer := outbound.Dialer{Timeout: answerTime / 2, Log: log, Permit: func(to netip.AddrPort) bool {
 		return to.Addr().IsPrivate() && to.Addr() != awsMetadata6 || to.Addr().IsLoopback()
 	}}
 	dial := func(ctx context.Context, address string) (conn net.Conn, host string, err error) {

@@ -92,7 +92,7 @@ func (p *Provider) graphGroups(ctx context.Context, access string) ([]string, er
 		return nil, p.away(err)
 	}
 	var groups []string
-	next := strings.TrimRight(p.cfg.Graph, "/") + "/me/transitiveMemberOf/microsoft.graph.group?$select=id&$top=999"
+	next := strings.TrimRight(p.cfg.Graph, "/") + "/me/transitiveMemberOf/microsoft.graph.group?$select=id&$top=999&$count=true"
 	for next != "" {
 		u, err := url.Parse(next)
 		if err != nil || u.Host != base.Host || u.Scheme != base.Scheme { // the token goes nowhere else
@@ -124,6 +124,7 @@ func (p *Provider) ask(ctx context.Context, from, access string, into any) error
 		return p.away(err)
 	}
 	req.Header.Set("Authorization", "Bearer "+access)
+	req.Header.Set("ConsistencyLevel", "eventual") // Graph refuses the request without it
 	res, err := p.cfg.Client.Do(req)
 	if err != nil {
 		return p.away(err)

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
@@ -50,7 +49,7 @@ type keySet struct {
 	client *http.Client
 	now    func() time.Time
 
-	mu    sync.Mutex
+	lock  chan struct{} // held by who reads or changes what follows
 	keys  []jose.JSONWebKey
 	read  time.Time // when keys were read
 	tried time.Time // when they were asked for
@@ -97,8 +96,12 @@ func fits(h jose.Header) func(jose.JSONWebKey) bool {
 // current are the keys, asked for again where they are too old, or where missing says that
 // one is not there.
 func (k *keySet) current(ctx context.Context, missing bool) ([]jose.JSONWebKey, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	select {
+	case k.lock <- struct{}{}:
+		defer func() { <-k.lock }()
+	case <-ctx.Done():
+		return nil, k.away(ctx.Err())
+	}
 	now := k.now()
 	age := now.Sub(k.read)
 	known := !k.read.IsZero()
@@ -112,11 +115,14 @@ func (k *keySet) current(ctx context.Context, missing bool) ([]jose.JSONWebKey, 
 	if known && age < keysGrace {
 		return k.keys, nil
 	}
-	return nil, &awayError{errors.Join(errors.New("the signing keys cannot be had"), k.err)}
+	return nil, k.away(k.err)
 }
 
-// awayError is that of a provider that does not give its keys.
-type awayError struct{ error }
+// away is the error of keys that cannot be read. go-oidc keeps the text of errors only: text
+// says which it is.
+func (k *keySet) away(err error) error { return errors.Join(errors.New(unavailableKeys), err) }
+
+const unavailableKeys = "the provider's signing keys are unavailable"
 
 func (k *keySet) fetch(ctx context.Context) ([]jose.JSONWebKey, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime) // one caller asks for all

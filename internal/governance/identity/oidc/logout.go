@@ -39,7 +39,7 @@ func (p *Provider) Logout(ctx context.Context, raw string) (Logout, error) {
 	verifier := oidc.NewVerifier(p.cfg.Issuer, m.keys, &oidc.Config{ClientID: p.cfg.ClientID, SupportedSigningAlgs: m.algorithms, Now: p.cfg.Now})
 	t, err := verifier.VerifyLogout(p.context(ctx), raw)
 	if err != nil {
-		if strings.Contains(err.Error(), "the signing keys cannot be had") { // go-oidc keeps the text only
+		if strings.Contains(err.Error(), unavailableKeys) {
 			return Logout{}, p.away(err)
 		}
 		return Logout{}, wrong(err)

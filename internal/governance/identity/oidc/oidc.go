@@ -24,11 +24,11 @@ package oidc
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/coreos/go-oidc/v3/oidc"
@@ -44,6 +44,9 @@ type Config struct {
 	ClientID string
 	Secret   func() string // of the client; nil for a public client
 	Scopes   []string      // asked for beside openid
+	// Parameters are added to the authorization request, such as access_type=offline, by
+	// which Google gives refresh tokens.
+	Parameters map[string]string
 	// GroupsClaim and UsernameClaim name claims: a key of the token, or a path with dots
 	// such as realm_access.roles.
 	GroupsClaim   string
@@ -60,9 +63,10 @@ type Config struct {
 type Provider struct {
 	cfg Config
 
-	mu    sync.Mutex
+	lock  chan struct{} // held by who reads or changes what follows
 	meta  *metadata
 	asked time.Time // when the metadata were asked for last
+	err   error     // of that; nil when it worked
 }
 
 // New makes a provider.
@@ -70,7 +74,7 @@ func New(cfg Config) *Provider {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	return &Provider{cfg: cfg}
+	return &Provider{cfg: cfg, lock: make(chan struct{}, 1)}
 }
 
 // Name is the provider's name.
@@ -102,6 +106,9 @@ func (p *Provider) AuthorizationURL(ctx context.Context, a Attempt) (string, err
 	}
 	if len(a.ACR) > 0 {
 		options = append(options, oauth2.SetAuthURLParam("acr_values", joined(a.ACR)))
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.cfg.Parameters)) {
+		options = append(options, oauth2.SetAuthURLParam(name, p.cfg.Parameters[name]))
 	}
 	return p.client(m, a.Redirect).AuthCodeURL(a.State, options...), nil
 }
@@ -135,7 +142,7 @@ func (p *Provider) Redeem(ctx context.Context, a Attempt, answer Answer) (Proof,
 		return Proof{}, p.refused("the answer belongs to another attempt to log in")
 	case answer.Issuer != "" && answer.Issuer != p.cfg.Issuer:
 		return Proof{}, p.refused("the answer is from %.200q, another provider", answer.Issuer)
-	case answer.Issuer == "" && m.namesItself:
+	case answer.Issuer == "" && m.NamesItself:
 		return Proof{}, p.refused("the answer does not say which provider it is from")
 	case answer.Error != "":
 		return Proof{}, p.declined(answer.Error, answer.ErrorExplanation)
@@ -149,8 +156,9 @@ func (p *Provider) Redeem(ctx context.Context, a Attempt, answer Answer) (Proof,
 	return p.prove(ctx, m, tokens, expected{nonce: a.Nonce, fresh: a.Fresh, acr: a.ACR})
 }
 
-// Refresh asks whether the person of a former proof is still welcome, and what of them has
-// changed. The proof has the refresh token to use from now on. Errors:
+// Refresh asks whether the person of a former proof is still active, and what of them has
+// changed. The proof has the refresh token to use from now on, also with an error: the
+// provider may have replaced the former one before something else failed. Errors:
 // fault.Unauthenticated where the provider says no; fault.Unavailable where it did not
 // answer.
 func (p *Provider) Refresh(ctx context.Context, refresh, subject string) (Proof, error) {
@@ -162,7 +170,9 @@ func (p *Provider) Refresh(ctx context.Context, refresh, subject string) (Proof,
 	if err != nil {
 		return Proof{}, p.answered(err)
 	}
-	return p.prove(ctx, m, tokens, expected{subject: subject, refreshed: true})
+	proof, err := p.prove(ctx, m, tokens, expected{subject: subject, refreshed: true})
+	proof.Refresh = tokens.RefreshToken
+	return proof, err
 }
 
 // client is the OAuth 2.0 client. How it authenticates is set: x/oauth2 would find it by
@@ -213,7 +223,7 @@ func (p *Provider) answered(err error) error {
 		return p.away(err)
 	}
 	switch status := refusal.Response.StatusCode; {
-	case refusal.ErrorCode == "invalid_grant":
+	case slices.Contains([]string{"invalid_grant", "interaction_required", "login_required", "consent_required"}, refusal.ErrorCode):
 		return p.refused("%s", told(refusal.ErrorCode, refusal.ErrorDescription))
 	case status >= 400 && status < 500 && status != http.StatusTooManyRequests && status != http.StatusRequestTimeout:
 		// Wrong credentials of ours, or a client that may not: the person can do nothing.

@@ -59,7 +59,7 @@ func start(tb testing.TB) (*identitytest.Provider, *oidc.Provider, *clock) {
 func config(op *identitytest.Provider, c *clock) oidc.Config {
 	return oidc.Config{
 		Name: "op", Issuer: op.URL, ClientID: op.ClientID, Secret: func() string { return op.Secret }, Scopes: []string{"profile", "email"},
-		GroupsClaim: "groups", UsernameClaim: "preferred_username", Client: oidc.NewClient(nil), Now: c.now,
+		GroupsClaim: "groups", UsernameClaim: "preferred_username", Client: oidc.NewClient(nil, nil), Now: c.now,
 	}
 }
 
@@ -181,10 +181,10 @@ func TestRefusedTokens(t *testing.T) {
 		"other nonce":        {with(map[string]any{"nonce": "another"}), "not made for this attempt"},
 		"no nonce":           {with(map[string]any{"nonce": nil}), "not made for this attempt"},
 		"no subject":         {with(map[string]any{"sub": nil}), "no subject"},
-		"expired":            {with(map[string]any{"exp": now.Add(-time.Second).Unix()}), "clock is behind ours"},
-		"from the future":    {with(map[string]any{"iat": now.Add(90 * time.Second).Unix()}), "ahead of ours by 1m"},
-		"from the past":      {with(map[string]any{"iat": now.Add(-7 * time.Minute).Unix()}), "behind ours by 7m"},
-		"logout token":       {with(map[string]any{"events": map[string]any{"http://schemas.openid.net/event/backchannel-logout": map[string]any{}}}), "no ID token"},
+		"expired":            {with(map[string]any{"exp": now.Add(-time.Second).Unix()}), "expired"},
+		"from the future":    {with(map[string]any{"iat": now.Add(90 * time.Second).Unix()}), "ahead of this server"},
+		"from the past":      {with(map[string]any{"iat": now.Add(-7 * time.Minute).Unix()}), "behind this server"},
+		"logout token":       {with(map[string]any{"events": map[string]any{"http://schemas.openid.net/event/backchannel-logout": map[string]any{}}}), "not an ID token"},
 		"other access token": {with(map[string]any{"at_hash": "AAAAAAAAAAAAAAAAAAAAAA"}), "access token does not belong"},
 		"groups as a number": {with(map[string]any{"groups": 7}), "no list"},
 		"group as a number":  {with(map[string]any{"groups": []any{"a", 7}}), "element 1"},
@@ -303,7 +303,7 @@ func TestGraph(t *testing.T) {
 	var graph *httptest.Server
 	graph = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		next := ""
-		if r.Header.Get("Authorization") != "Bearer access.s-1" {
+		if r.Header.Get("Authorization") != "Bearer access.s-1" || r.Header.Get("ConsistencyLevel") != "eventual" {
 			http.Error(w, "", http.StatusUnauthorized)
 			return
 		}
@@ -395,6 +395,16 @@ func TestAway(t *testing.T) {
 		t.Errorf("a provider that was never reached: %v", err)
 	}
 	op.Turn(identitytest.Knobs{})
+	before := op.Asked("/.well-known/openid-configuration")
+	for range 10 {
+		if _, err := p.AuthorizationURL(t.Context(), attempt()); !fault.Is(err, fault.Unavailable) {
+			t.Errorf("a moment later: %v", err)
+		}
+	}
+	if asked := op.Asked("/.well-known/openid-configuration"); asked != before {
+		t.Errorf("10 logins ask a provider that was down %d times", asked-before)
+	}
+	c.move(11 * time.Second)
 	proof, err := login(t, op, p, attempt())
 	if err != nil {
 		t.Fatal(err)
@@ -498,7 +508,7 @@ func TestLogout(t *testing.T) {
 
 // TestClient reaches no address at which clouds keep credentials.
 func TestClient(t *testing.T) {
-	client := oidc.NewClient(nil)
+	client := oidc.NewClient(nil, nil)
 	client.Timeout = 30 * time.Second
 	for _, to := range []string{"http://169.254.169.254/latest/meta-data", "http://[fd00:ec2::254]/latest", "http://[fe80::1]/"} {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, to, nil)

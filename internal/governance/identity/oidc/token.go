@@ -73,7 +73,7 @@ func (p *Provider) prove(ctx context.Context, m *metadata, tokens *oauth2.Token,
 	now := p.cfg.Now()
 	switch {
 	case len(c.Events) > 0:
-		return Proof{}, p.refused("the token is no ID token")
+		return Proof{}, p.refused("the token is not an ID token")
 	case id.Subject == "":
 		return Proof{}, p.refused("the ID token has no subject")
 	case want.subject != "" && id.Subject != want.subject:
@@ -93,7 +93,7 @@ func (p *Provider) prove(ctx context.Context, m *metadata, tokens *oauth2.Token,
 			return Proof{}, p.refused("the access token does not belong to the ID token").WithCause(err)
 		}
 	}
-	out := Proof{Issuer: id.Issuer, Subject: id.Subject, Session: c.Session, Name: c.Name, Mail: c.Mail, ACR: c.ACR, Refresh: tokens.RefreshToken}
+	out := Proof{Issuer: p.cfg.Issuer, Subject: id.Subject, Session: c.Session, Name: c.Name, Mail: c.Mail, ACR: c.ACR, Refresh: tokens.RefreshToken}
 	if at, err := c.AuthTime.Int64(); err == nil {
 		out.AuthTime = time.Unix(at, 0)
 	}
@@ -144,6 +144,9 @@ func (p *Provider) complete(ctx context.Context, m *metadata, tokens *oauth2.Tok
 	if out.Mail == "" {
 		out.Mail = textOf(all, "email")
 	}
+	if out.Username == "" { // of Google, which has none
+		out.Username = out.Mail
+	}
 	return out, nil
 }
 
@@ -158,13 +161,13 @@ func (p *Provider) verify(ctx context.Context, m *metadata, raw string) (*oidc.I
 	}
 	verifier := oidc.NewVerifier(p.cfg.Issuer, m.keys, &oidc.Config{ClientID: p.cfg.ClientID, SupportedSigningAlgs: m.algorithms, Now: p.cfg.Now})
 	token, err := verifier.Verify(p.context(ctx), raw)
-	var away *awayError
 	var late *oidc.TokenExpiredError
 	switch {
-	case errors.As(err, &away) || err != nil && strings.Contains(err.Error(), "the signing keys cannot be had"): // go-oidc keeps the text only
+	case err != nil && strings.Contains(err.Error(), unavailableKeys):
 		return nil, nil, p.away(err)
 	case errors.As(err, &late):
-		return nil, nil, p.skewed("behind", p.cfg.Now().Sub(late.Expiry)).WithCause(err)
+		return nil, nil, p.refused("the ID token expired %s ago", p.cfg.Now().Sub(late.Expiry).Round(time.Second)).
+			WithHint("An administrator should check that this server and the provider have the same time, by NTP.").WithCause(err)
 	case err != nil:
 		return nil, nil, p.refused("the ID token is not valid").WithCause(err)
 	}
@@ -177,8 +180,8 @@ func (p *Provider) verify(ctx context.Context, m *metadata, raw string) (*oidc.I
 
 // skewed is the error of a token from another time.
 func (p *Provider) skewed(how string, by time.Duration) *fault.Error {
-	return p.refused("its clock is %s ours by %s", how, by.Round(time.Second)).
-		WithHint("An administrator should let both servers follow the same time, by NTP.")
+	return p.refused("the provider's clock is %s %s this server's", by.Round(time.Second), how).
+		WithHint("An administrator should synchronise the clocks of both servers, by NTP.")
 }
 
 func same(a, b string) bool {

@@ -37,7 +37,7 @@ func (s *Service) Allow(ctx context.Context, challenge, label string) (code stri
 	}
 	code = rand.Text()
 	hash := sha256.Sum256([]byte(code))
-	c := Code{Hash: hash[:], Account: who.ID, Challenge: challenge, Label: fault.Clip(label, 150), ExpiresAt: s.cfg.Now().Add(codeTime)}
+	c := Code{Hash: hash[:], Account: who.ID, Token: who.Token, Challenge: challenge, Label: fault.Clip(label, 150), ExpiresAt: s.cfg.Now().Add(codeTime)}
 	err = s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
 		if err := audit.Append(ctx, tx, audit.Entry{Action: ActionLogin, Object: "user " + who.Name, Reason: "allowed a command to log in", Detail: map[string]any{"command": c.Label}}); err != nil {
 			return err
@@ -74,11 +74,11 @@ func (s *Service) Redeem(ctx context.Context, code, verifier string) (t account.
 			refused = true
 			return nil // the code is gone all the same
 		}
-		t, secret, err = s.cfg.Accounts.Logins().CommandToken(ctx, tx, c.Account, "falaj login on "+c.Label)
+		t, secret, err = s.cfg.Accounts.Logins().CommandToken(ctx, tx, c.Token, "falaj login on "+c.Label)
 		return err
 	})
 	if err == nil && refused {
-		err = s.refuse(ctx, "command", "", wrong)
+		err = s.refuse(ctx, "a command", "", wrong)
 	}
 	return t, secret, err
 }

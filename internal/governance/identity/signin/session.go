@@ -4,21 +4,29 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
 	"github.com/falaj-ml/falaj/internal/governance/identity"
 	"github.com/falaj-ml/falaj/internal/governance/identity/oidc"
 	"github.com/falaj-ml/falaj/internal/governance/policy"
+	"github.com/falaj-ml/falaj/internal/share"
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
 const (
 	claimTime = time.Minute      // for one server to ask a provider
 	retryTime = 30 * time.Second // after a provider did not answer
-	batch     = 100              // sessions that a round of Refresh takes
-	maxClient = 200              // bytes of what a browser says of itself
+
+	unknownTime = 5 * time.Minute // for a provider that this server does not know
+
+	askers    = 8   // questions at a time
+	batch     = 100 // sessions that a round of Refresh takes
+	maxClient = 200 // bytes of what a browser says of itself
 	maxPage   = 1000
 )
 
@@ -49,13 +57,16 @@ func (s *Service) Refresh(ctx context.Context) error {
 		due, err = s.cfg.Store.Due(ctx, tx, now, batch)
 		return err
 	})
-	for _, session := range due {
-		if err != nil || ctx.Err() != nil {
-			break
-		}
-		err = s.refresh(ctx, session)
+	if err != nil {
+		return err
 	}
-	return errors.Join(err, ctx.Err())
+	var down sync.Map // providers that do not answer, by name: one question is enough
+	work, ctx := errgroup.WithContext(ctx)
+	work.SetLimit(askers)
+	for _, session := range due {
+		work.Go(func() error { return s.refresh(ctx, session, &down) })
+	}
+	return work.Wait()
 }
 
 // Tidy removes what is left of sessions that ended. Call it every hour or so.
@@ -66,18 +77,23 @@ func (s *Service) Tidy(ctx context.Context) error {
 }
 
 // refresh asks the provider of one session. Only errors of ours are errors.
-func (s *Service) refresh(ctx context.Context, session Session) error {
+func (s *Service) refresh(ctx context.Context, session Session, down *sync.Map) error {
+	claimed := s.cfg.Now().Add(claimTime).Truncate(time.Microsecond)
 	var mine bool
 	err := s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) (err error) {
-		mine, err = s.cfg.Store.ClaimSession(ctx, tx, session, s.cfg.Now().Add(claimTime))
+		mine, err = s.cfg.Store.ClaimSession(ctx, tx, session, claimed)
 		return err
 	})
 	if err != nil || !mine {
 		return err
 	}
+	session.Claimed = claimed
 	p, err := s.provider(session.Provider)
-	if err != nil { // it left the configuration: what it gave lasts as long as was said
-		return s.drop(ctx, session, "")
+	if err != nil { // of another server's configuration, or a former one
+		return s.later(ctx, session, session.Refresh, unknownTime)
+	}
+	if _, is := down.Load(p.Name()); is {
+		return s.later(ctx, session, session.Refresh, retryTime)
 	}
 	token, err := s.open(ctx, session.Refresh, session.Token)
 	if err != nil {
@@ -85,32 +101,40 @@ func (s *Service) refresh(ctx context.Context, session Session) error {
 	}
 	asking, cancel := context.WithTimeout(ctx, claimTime/2)
 	defer cancel()
-	proof, err := p.Refresh(asking, string(token), session.Subject)
-	if err == nil {
-		err = p.admits(proof)
+	proof, failed := p.Refresh(asking, string(token), session.Subject)
+	refresh := session.Refresh
+	if proof.Refresh != "" { // the former one may work no more, whatever came after
+		if refresh, err = s.seal(ctx, []byte(proof.Refresh), session.Token); err != nil {
+			return err
+		}
+	}
+	var left error
+	if failed == nil {
+		left = p.admits(proof)
 	}
 	switch {
-	case fault.Is(err, fault.Unauthenticated), fault.Is(err, fault.PermissionDenied):
-		s.cfg.Log.InfoContext(ctx, "a session ends: its identity provider does not confirm it", slog.String("provider", p.Name()), slog.String("session", session.Token), slog.Any("error", err))
-		return s.drop(ctx, session, fault.Told(err))
-	case err != nil:
-		s.logAway(ctx, p.Name(), err)
-		return s.later(ctx, session, session.Refresh, retryTime)
-	}
-	sealed := session.Refresh
-	if proof.Refresh != "" {
-		if sealed, err = s.seal(ctx, []byte(proof.Refresh), session.Token); err != nil {
-			return err
-		}
+	case left != nil:
+		return errors.Join(s.withdraw(ctx, p, proof), s.drop(ctx, session, fault.Told(left)))
+	case fault.Is(failed, fault.Unauthenticated):
+		s.cfg.Log.InfoContext(ctx, "a session ends: its identity provider does not confirm it", slog.String("provider", p.Name()), slog.String("session", session.Token), slog.Any("error", failed))
+		return s.drop(ctx, session, fault.Told(failed))
+	case failed != nil:
+		down.Store(p.Name(), true)
+		s.logAway(ctx, p.Name(), failed)
+		return s.later(ctx, session, refresh, retryTime)
 	}
 	err = s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
-		if _, err := s.cfg.Accounts.Logins().SignIn(ctx, tx, s.person(p, proof)); err != nil {
+		if err := s.cfg.Accounts.Logins().Confirm(ctx, tx, session.Account, s.person(p, proof)); err != nil {
 			return err
 		}
-		return s.cfg.Store.RefreshedSession(ctx, tx, session.Token, sealed, s.cfg.Now().Add(p.Recheck))
+		return s.cfg.Store.RefreshedSession(ctx, tx, session, refresh, s.cfg.Now().Add(p.Recheck))
 	})
-	if fault.Is(err, fault.PermissionDenied) || fault.Is(err, fault.Invalid) { // disabled here, or what the provider says cannot be
-		return s.drop(ctx, session, fault.Told(err))
+	switch fault.KindOf(err) {
+	case fault.PermissionDenied, fault.Invalid, fault.NotFound: // disabled or deleted here, or what the provider says cannot be
+		if err != nil {
+			return s.drop(ctx, session, fault.Told(err))
+		}
+	default:
 	}
 	return err
 }
@@ -118,11 +142,11 @@ func (s *Service) refresh(ctx context.Context, session Session) error {
 // later frees a session, to be asked about again.
 func (s *Service) later(ctx context.Context, session Session, refresh []byte, after time.Duration) error {
 	return s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
-		return s.cfg.Store.RefreshedSession(ctx, tx, session.Token, refresh, s.cfg.Now().Add(after))
+		return s.cfg.Store.RefreshedSession(ctx, tx, session, refresh, s.cfg.Now().Add(after))
 	})
 }
 
-// drop ends a session; without a reason, it only asks no more.
+// drop ends a session.
 func (s *Service) drop(ctx context.Context, session Session, reason string) error {
 	return s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
 		return s.end(ctx, tx, session, reason)
@@ -133,36 +157,37 @@ func (s *Service) end(ctx context.Context, tx *store.Tx, session Session, reason
 	if err := s.cfg.Store.DeleteSession(ctx, tx, session.Token); err != nil {
 		return err
 	}
-	if reason == "" {
-		return nil
-	}
 	return s.cfg.Accounts.Logins().EndSessions(ctx, tx, reason, session.Token)
 }
 
 // Logout ends the caller's session, and says where the browser goes to log out at the
-// provider, too. Errors: fault.Invalid for a caller without a session.
+// provider, too. The provider goes on to confirm the person for the account's tokens. Error:
+// fault.Invalid for a caller without a session.
 func (s *Service) Logout(ctx context.Context) (providerURL string, err error) {
 	who := identity.From(ctx)
-	var session Session
+	provider := ""
 	err = s.cfg.DB.Update(ctx, "", func(ctx context.Context, tx *store.Tx) error {
 		sessions, err := s.cfg.Store.Sessions(ctx, tx, who.ID, s.cfg.Now(), "", maxPage)
 		if err != nil {
 			return err
 		}
-		for _, session = range sessions {
+		for _, session := range sessions {
 			if session.Token == who.Token {
-				if err := audit.Append(ctx, tx, audit.Entry{Action: ActionLogout, Object: "user " + who.Name}); err != nil {
-					return err
-				}
-				return s.end(ctx, tx, session, "logged out")
+				provider = session.Provider
 			}
 		}
-		return fault.New(fault.Invalid, "this is no login at an identity provider").WithHint("`falaj token revoke` ends a token.")
+		if provider == "" {
+			return fault.New(fault.Invalid, "this is no login at an identity provider").WithHint("`falaj token revoke` ends a token.")
+		}
+		if err := audit.Append(ctx, tx, audit.Entry{Action: ActionLogout, Object: "user " + who.Name}); err != nil {
+			return err
+		}
+		return s.cfg.Accounts.Logins().EndSessions(ctx, tx, "logged out", who.Token)
 	})
 	if err != nil {
 		return "", err
 	}
-	if p, err := s.provider(session.Provider); err == nil {
+	if p, err := s.provider(provider); err == nil {
 		providerURL = p.EndSessionURL(ctx)
 	}
 	return providerURL, nil
@@ -173,6 +198,9 @@ func (s *Service) Logout(ctx context.Context) (providerURL string, err error) {
 func (s *Service) BackChannel(ctx context.Context, provider, token string) error {
 	p, err := s.provider(provider)
 	if err != nil {
+		return err
+	}
+	if err := s.rates.Take(share.AddressKey(identity.CallOf(ctx).Address)); err != nil {
 		return err
 	}
 	l, err := p.Provider.Logout(ctx, token)

@@ -17,7 +17,7 @@
 // works while the provider confirms the person: it is asked every Provider.Recheck, by one
 // server, and a provider that is silent ends them after Provider.Unproved. A logout that a
 // provider sends takes effect at once here, and within 5 s on other servers. What a browser
-// brings back is taken only for the attempt that its cookie names, once, for ten minutes.
+// brings back is taken only for the attempt that its cookie names, for ten minutes, and the provider's code works once.
 package signin
 
 import (
@@ -27,10 +27,12 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
@@ -60,7 +62,7 @@ const (
 	recordTime  = 5 * time.Second
 
 	loginEvery = time.Second // an address may begin and end a login so often,
-	loginBurst = 60          // and so often at once
+	loginBurst = 300         // and so often at once: an office has one
 )
 
 // Provider is an identity provider that people log in at.
@@ -105,6 +107,7 @@ type Service struct {
 	rates *share.Limiter
 	// logouts are ids of logout tokens that were taken, with their ends.
 	logouts *lru.Cache[string, time.Time]
+	warned  sync.Map // by provider
 }
 
 // New makes the service.
@@ -240,18 +243,33 @@ func (s *Service) Finish(ctx context.Context, provider string, q url.Values, coo
 	if err != nil {
 		return Login{}, err
 	}
-	if err := s.rates.Take(share.AddressKey(c.Address)); err != nil {
-		return Login{}, err
-	}
 	login, who, err := s.finish(ctx, p, q, cookie, c)
 	if err == nil {
 		return login, nil
+	}
+	if limited := s.rates.Take(share.AddressKey(c.Address)); limited != nil { // strangers fail, people seldom
+		return Login{}, limited
 	}
 	if fault.Is(err, fault.Unavailable) {
 		s.logAway(ctx, provider, err)
 		return Login{}, err
 	}
-	return Login{}, s.refuse(ctx, provider, who, err)
+	return Login{}, s.refuse(ctx, "provider "+provider, who, err)
+}
+
+// withdraw takes groups and tokens from a person who may not log in any more.
+func (s *Service) withdraw(ctx context.Context, p Provider, proof oidc.Proof) error {
+	return s.update(ctx, func(ctx context.Context, tx *store.Tx) error {
+		return s.cfg.Accounts.Logins().Withdraw(ctx, tx, s.person(p, proof))
+	})
+}
+
+// warn says once that a provider gives no refresh tokens.
+func (s *Service) warn(ctx context.Context, p Provider) {
+	if _, said := s.warned.LoadOrStore(p.Name(), true); !said {
+		s.cfg.Log.WarnContext(ctx, "an identity provider gives no refresh token: whether a person is still active, and in which groups, is known at the next login only; ask for the scope offline_access",
+			slog.String("provider", p.Name()))
+	}
 }
 
 func (s *Service) finish(ctx context.Context, p Provider, q url.Values, cookie func(name string) string, c Client) (login Login, who string, err error) {
@@ -269,7 +287,10 @@ func (s *Service) finish(ctx context.Context, p Provider, q url.Values, cookie f
 	}
 	who = proof.Subject
 	if err := p.admits(proof); err != nil {
-		return Login{}, who, err
+		return Login{}, who, errors.Join(err, s.withdraw(ctx, p, proof))
+	}
+	if proof.Refresh == "" {
+		s.warn(ctx, p)
 	}
 	login = Login{Next: a.Next}
 	err = s.update(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
@@ -337,7 +358,7 @@ func (p Provider) admits(proof oidc.Proof) error {
 		WithHint("Ask an administrator of Falaj which group you need.")
 }
 
-// person is what the accounts are told.
+// person is what a proof says of the person.
 func (s *Service) person(p Provider, proof oidc.Proof) account.Person {
 	return account.Person{
 		Provider: p.Name(), Issuer: proof.Issuer, Subject: proof.Subject, Username: proof.Username, DisplayName: proof.Name, Email: proof.Mail,
@@ -346,8 +367,8 @@ func (s *Service) person(p Provider, proof oidc.Proof) account.Person {
 }
 
 // refuse puts a refused login on record, and is the error.
-func (s *Service) refuse(ctx context.Context, provider, who string, err error) error {
-	e := audit.Entry{Actor: identity.Loop("login"), Action: ActionLogin, Object: "provider " + provider, Outcome: audit.Refused, Reason: fault.Told(err)}
+func (s *Service) refuse(ctx context.Context, object, who string, err error) error {
+	e := audit.Entry{Actor: identity.Loop("login"), Action: ActionLogin, Object: object, Outcome: audit.Refused, Reason: fault.Told(err)}
 	if who != "" {
 		e.Detail = map[string]any{"subject": who}
 	}
@@ -356,7 +377,7 @@ func (s *Service) refuse(ctx context.Context, provider, who string, err error) e
 	if failed := s.cfg.Journal.Record(record, e); failed != nil {
 		return fault.Wrap(failed, "recording a refused login")
 	}
-	s.cfg.Log.InfoContext(ctx, "a login was refused", slog.String("provider", provider), slog.Any("error", err))
+	s.cfg.Log.InfoContext(ctx, "a login was refused", slog.String("object", object), slog.Any("error", err))
 	return err
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
+	"errors"
 	"net/url"
 	"slices"
 	"strings"
@@ -83,7 +84,7 @@ func newWorld(tb testing.TB, db *store.DB) *world {
 	}
 	provider := oidc.New(oidc.Config{
 		Name: policytest.Provider, Issuer: w.op.URL, ClientID: w.op.ClientID, Secret: func() string { return w.op.Secret },
-		GroupsClaim: "groups", UsernameClaim: "preferred_username", Client: oidc.NewClient(nil), Now: c.now,
+		GroupsClaim: "groups", UsernameClaim: "preferred_username", Client: oidc.NewClient(nil, nil), Now: c.now,
 	})
 	w.cfg = signin.Config{
 		DB: db, Store: identitysql.Sessions{}, Accounts: w.Accounts, Authorizer: w.Authority, Sealer: sealer{a}, Journal: w.Journal, URL: "http://127.0.0.1:1", Now: c.now,
@@ -312,6 +313,95 @@ func TestRequiredGroups(t *testing.T) {
 	}
 	if w.works(t, login.Secret) {
 		t.Error("a session goes on though the person left the required group")
+	}
+}
+
+// TestLeavingTheRequiredGroup takes roles and tokens, too.
+func TestLeavingTheRequiredGroup(t *testing.T) {
+	onBoth(t, func(t *testing.T, w *world) {
+		w.cfg.Providers[0].Require = []string{"/falaj"}
+		w.restart(t)
+		w.Project(t, "p")
+		if err := w.grant(t, "group/op//falaj", project.Engineer); err != nil {
+			t.Fatal(err)
+		}
+		member := alice
+		member.Groups = []string{"/falaj"}
+		w.op.Be(member)
+		login := w.mustLogin(t)
+		who, err := w.Accounts.Authenticate(t.Context(), login.Secret)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, own, err := w.Accounts.CreateToken(identity.With(t.Context(), who), account.TokenSpec{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.op.Be(alice)
+		w.clock.move(6 * time.Minute)
+		if err := w.Refresh(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if w.works(t, own) || len(w.Roles(t, who.ID, "p")) != 0 {
+			t.Errorf("the person keeps a token (%v) or roles %q", w.works(t, own), w.Roles(t, who.ID, "p"))
+		}
+		w.op.Be(member)
+		w.mustLogin(t)
+		if !w.works(t, own) {
+			t.Error("the token does not work after the person is back")
+		}
+		w.op.Be(alice)
+		if _, err := w.login(t); !fault.Is(err, fault.PermissionDenied) {
+			t.Errorf("a login without the group: %v", err)
+		}
+		if w.works(t, own) || len(w.Roles(t, who.ID, "p")) != 0 {
+			t.Error("a refused login leaves tokens or roles")
+		}
+	})
+}
+
+// TestDeletedAccountsStayDeleted, though the provider still confirms the person.
+func TestDeletedAccountsStayDeleted(t *testing.T) {
+	onBoth(t, func(t *testing.T, w *world) {
+		login := w.mustLogin(t)
+		if err := w.Accounts.DeleteAccount(w.AsAdmin(t.Context()), "", "user/alice-smith"); err != nil {
+			t.Fatal(err)
+		}
+		before := w.op.Asked("/token")
+		for range 3 {
+			w.clock.move(6 * time.Minute)
+			if err := errors.Join(w.Refresh(t.Context()), w.Tidy(t.Context())); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if w.op.Asked("/token") != before {
+			t.Error("the provider is asked about a deleted account")
+		}
+		if _, err := w.Accounts.Account(w.AsAdmin(t.Context()), "", "user/alice-smith"); !fault.Is(err, fault.NotFound) {
+			t.Errorf("the account is back: %v", err)
+		}
+		if w.works(t, login.Secret) {
+			t.Error("a session of a deleted account works")
+		}
+	})
+}
+
+// TestRotatedTokensAreKept where the provider fails after it has rotated them.
+func TestRotatedTokensAreKept(t *testing.T) {
+	w := newWorld(t, storetest.SQLite(t, policytest.Migrations()...))
+	login := w.mustLogin(t)
+	w.op.Turn(identitytest.Knobs{NoIDRefresh: true, UserInfoDown: true})
+	w.clock.move(6 * time.Minute)
+	if err := w.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.op.Turn(identitytest.Knobs{})
+	w.clock.move(time.Minute)
+	if err := w.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !w.works(t, login.Secret) {
+		t.Error("a hiccup of the provider ended the session")
 	}
 }
 
@@ -547,6 +637,28 @@ func TestCommands(t *testing.T) {
 				t.Errorf("challenge %q: %v", bad, err)
 			}
 		}
+		// A token that allows a command lends it no more than it has itself.
+		bound, secretOf, err := w.Accounts.CreateToken(w.AsAdmin(t.Context()), account.TokenSpec{For: "user/alice-smith", TTL: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		lender, err := w.Accounts.Authenticate(t.Context(), secretOf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if code, err = w.Allow(identity.With(t.Context(), lender), challenge, "lent"); err != nil {
+			t.Fatal(err)
+		}
+		lent, secret, err := w.Redeem(t.Context(), code, verifier)
+		if err != nil || lent.Parent != bound.ID || lent.ExpiresAt.After(bound.ExpiresAt) {
+			t.Errorf("the command's token %+v of %+v, %v", lent, bound, err)
+		}
+		if err := w.Accounts.RevokeToken(w.AsAdmin(t.Context()), bound.ID); err != nil {
+			t.Fatal(err)
+		}
+		if w.works(t, secret) {
+			t.Error("a command's token outlives the token that allowed it")
+		}
 		_, narrow, err := w.Accounts.CreateToken(ctx, account.TokenSpec{Scopes: []string{"token.create"}})
 		if err != nil {
 			t.Fatal(err)
@@ -574,14 +686,30 @@ func TestNobodyDisablesTheLastAdministrator(t *testing.T) {
 	if _, err := w.Accounts.Disable(identity.With(t.Context(), other), "", "user/root", ""); err == nil {
 		t.Error("somebody without a role disables an account")
 	}
-	err := w.DB.Update(t.Context(), "", func(ctx context.Context, tx *store.Tx) error {
-		a, err := w.Accounts.Resolve(ctx, tx, "", "user/root")
-		if err != nil {
-			return err
+	// root is the only one left who can log in: admin is disabled, and the third is a service.
+	if _, err := w.Accounts.CreateService(w.AsAdmin(t.Context()), "", "robot"); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := w.Tenancy.Grant(identity.With(t.Context(), root), tenancy.GrantRequest{Spec: project.GrantSpec{Principal: "service/robot", Role: project.Admin}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Accounts.DeleteAccount(identity.With(t.Context(), root), "", "user/root"); !fault.Is(err, fault.Conflict) {
+		t.Errorf("the last administrator is deleted: %v", err)
+	}
+	grants, _, err := w.Tenancy.Members(identity.With(t.Context(), root), "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range grants {
+		if g.Principal != root.ID {
+			continue
 		}
-		return w.Accounts.AbleIn(ctx, tx, &a, "", w.clock.now())
-	})
-	if !fault.Is(err, fault.Conflict) {
-		t.Errorf("the last administrator is disabled: %v", err)
+		if err := w.Tenancy.Revoke(identity.With(t.Context(), root), "", g.Name); !fault.Is(err, fault.Conflict) {
+			t.Errorf("the last administrator loses the role: %v", err)
+		}
+	}
+	secret, err := w.Accounts.Recover(t.Context())
+	if err != nil || !w.works(t, secret) {
+		t.Errorf("the operator's token of a disabled administrator works %v, %v", w.works(t, secret), err)
 	}
 }

@@ -25,13 +25,13 @@ type Session struct {
 	Refresh     []byte    `json:"-"` // sealed; empty for none
 	DueAt       time.Time `json:"-"` // when the provider is asked again; zero is never
 	Claimed     time.Time `json:"-"` // a server asks until then
-	Live        bool      `json:"-"` // its token works
 }
 
 // Code is a command's login that a person has allowed.
 type Code struct {
 	Hash      []byte
 	Account   string
+	Token     string // that the person allowed it with
 	Challenge string
 	Label     string
 	ExpiresAt time.Time
@@ -49,13 +49,15 @@ type Store interface {
 	Due(ctx context.Context, tx *store.Tx, now time.Time, limit int) ([]Session, error)
 	// ClaimSession takes a due session for this server; false where another has taken it.
 	ClaimSession(ctx context.Context, tx *store.Tx, s Session, until time.Time) (bool, error)
-	// RefreshedSession keeps the next refresh token, and frees the session.
-	RefreshedSession(ctx context.Context, tx *store.Tx, token string, refresh []byte, due time.Time) error
+	// RefreshedSession keeps the next refresh token, and frees the session, unless another
+	// server has claimed it since.
+	RefreshedSession(ctx context.Context, tx *store.Tx, s Session, refresh []byte, due time.Time) error
 	DeleteSession(ctx context.Context, tx *store.Tx, token string) error
-	// PruneSessions removes sessions whose tokens ended, and that no refresh token keeps.
+	// PruneSessions removes sessions that ended, but for the newest with a refresh token of an
+	// account that has tokens, and codes that expired.
 	PruneSessions(ctx context.Context, tx *store.Tx, now time.Time) error
 
 	InsertCode(ctx context.Context, tx *store.Tx, c Code) error
-	// TakeCode gives a code once, and removes those that have expired.
+	// TakeCode gives a code that has not expired, once.
 	TakeCode(ctx context.Context, tx *store.Tx, hash []byte, now time.Time) (Code, error)
 }

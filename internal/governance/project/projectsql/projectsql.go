@@ -240,16 +240,7 @@ func (Store) CountMembers(ctx context.Context, tx *store.Tx, in project.Name) (i
 	return tx.NewSelect().Model((*grantRow)(nil)).Where("project = ?", in).Count(ctx)
 }
 
-// CountAdmins implements tenancy.Store. Groups do not count: who is in them is the
-// provider's business.
-func (Store) CountAdmins(ctx context.Context, tx *store.Tx) (int, error) {
-	var n int
-	err := tx.NewSelect().Model((*grantRow)(nil)).ColumnExpr("COUNT(DISTINCT principal)").
-		Where("project = '' AND role = ? AND principal NOT LIKE 'group/%'", project.Admin).Scan(ctx, &n)
-	return n, err
-}
-
-// Admins implements account.Grants.
+// Admins implements account.Grants. Groups are none: who is in them is the provider's business.
 func (Store) Admins(ctx context.Context, tx *store.Tx) (principals []string, err error) {
 	err = tx.NewSelect().Model((*grantRow)(nil)).ColumnExpr("DISTINCT principal").
 		Where("project = '' AND role = ? AND principal NOT LIKE 'group/%'", project.Admin).Scan(ctx, &principals)
@@ -264,9 +255,9 @@ func (Store) GrantsOf(ctx context.Context, tx *store.Tx, principal string) ([]pr
 
 		Since store.Time `bun:",scanonly"`
 	}
-	err := tx.NewSelect().Model(&rows).ColumnExpr("g.*").ColumnExpr("COALESCE(m.since, 0) AS since").
-		Join("LEFT JOIN project_group_member AS m ON m.member_of = g.principal AND m.principal = ?", principal).
-		Where("g.principal = ? OR m.principal IS NOT NULL", principal).Order("g.project", "g.name").Scan(ctx)
+	err := tx.NewRaw(`SELECT g.*, 0 AS since FROM project_grant g WHERE g.principal = ?
+		UNION ALL SELECT g.*, m.since FROM project_group_member m JOIN project_grant g ON g.principal = m.member_of WHERE m.principal = ?
+		ORDER BY project, name`, principal, principal).Scan(ctx, &rows)
 	if err != nil {
 		return nil, err
 	}
@@ -285,12 +276,10 @@ func granted(ctx context.Context, tx *store.Tx, principal string) ([]project.Gra
 	return grants(rows), err
 }
 
-// SetGroups implements account.Grants: it makes these the groups of the principal at the
-// provider, and gives back which came and which went.
-func (Store) SetGroups(ctx context.Context, tx *store.Tx, principal, provider string, names []string, at time.Time) (came, went []string, err error) {
-	var was []string
-	all := project.Group(provider, "")
-	if err := tx.NewRaw("SELECT member_of FROM project_group_member WHERE principal = ? AND substr(member_of, 1, ?) = ?", principal, len(all), all).Scan(ctx, &was); err != nil {
+// SetGroups implements account.Grants.
+func (s Store) SetGroups(ctx context.Context, tx *store.Tx, principal, provider string, names []string, at time.Time) (came, went []string, err error) {
+	was, err := s.GroupsOf(ctx, tx, principal) // also of a former name of the provider
+	if err != nil {
 		return nil, nil, err
 	}
 	had := make(map[string]bool, len(was))
@@ -334,15 +323,6 @@ func (Store) GroupsOf(ctx context.Context, tx *store.Tx, principal string) (grou
 	return groups, err
 }
 
-// HasOthers reports whether a group has a member beside these.
-func (Store) HasOthers(ctx context.Context, tx *store.Tx, group string, beside []string) (bool, error) {
-	q := tx.NewSelect().Model((*groupMemberRow)(nil)).Where("member_of = ?", group)
-	if len(beside) > 0 {
-		q.Where("principal NOT IN (?)", bun.List(beside))
-	}
-	return q.Exists(ctx)
-}
-
 type groupMemberRow struct {
 	bun.BaseModel `bun:"table:project_group_member,alias:m"`
 
@@ -376,11 +356,6 @@ func (s Store) Drop(ctx context.Context, tx *store.Tx, principal string) ([]proj
 	}
 	if _, err := tx.NewDelete().Model((*groupMemberRow)(nil)).Where("principal = ?", principal).Exec(ctx); err != nil {
 		return nil, err
-	}
-	for _, g := range dropped {
-		if g.Project == "" && g.Role == project.Admin {
-			return dropped, tenancy.KeepAdmin(ctx, tx, s)
-		}
 	}
 	return dropped, nil
 }

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"slices"
 	"strings"
 	"time"
 
@@ -69,9 +68,8 @@ func (s *Service) takesTwo(ctx context.Context, r GrantRequest) error {
 	own := false
 	err := s.cfg.DB.View(ctx, func(ctx context.Context, tx *store.Tx) error {
 		if _, _, ok := project.CutGroup(r.Spec.Principal); ok {
-			groups, err := s.cfg.Store.GroupsOf(ctx, tx, p.ID)
-			own = slices.Contains(groups, r.Spec.Principal)
-			return err
+			own = true // who grants it may be in the group, or get there
+			return nil
 		}
 		a, err := s.cfg.Accounts.Resolve(ctx, tx, r.Project, r.Spec.Principal)
 		if err != nil {
@@ -303,21 +301,7 @@ func (s *Service) keepAdmin(ctx context.Context, tx *store.Tx, was project.Grant
 	if was.Project != "" || was.Role != project.Admin {
 		return nil
 	}
-	return KeepAdmin(ctx, tx, s.cfg.Store)
-}
-
-// KeepAdmin refuses a transaction that leaves the installation without an
-// administrator. Error: fault.Conflict.
-func KeepAdmin(ctx context.Context, tx *store.Tx, admins interface {
-	CountAdmins(ctx context.Context, tx *store.Tx) (int, error)
-},
-) error {
-	n, err := admins.CountAdmins(ctx, tx)
-	if err != nil || n > 0 {
-		return err
-	}
-	return fault.New(fault.Conflict, "this would leave the installation without an administrator").
-		WithHint("Make another user an admin of the installation first.")
+	return s.cfg.Accounts.KeepAdmin(ctx, tx)
 }
 
 func (s *Service) record(ctx context.Context, tx *store.Tx, action, name, reason string, g project.Grant) error {

@@ -27,8 +27,6 @@ type Store interface {
 	Remove(ctx context.Context, tx *store.Tx, in project.Name, name string) error
 	Members(ctx context.Context, tx *store.Tx, in project.Name, after string, limit int) ([]project.Grant, error)
 	CountMembers(ctx context.Context, tx *store.Tx, in project.Name) (int, error)
-	// CountAdmins counts the principals who administer the installation.
-	CountAdmins(ctx context.Context, tx *store.Tx) (int, error)
 	// GrantsOf lists the grants of the principal and of its groups.
 	GrantsOf(ctx context.Context, tx *store.Tx, principal string) ([]project.Grant, error)
 	// GroupsOf lists the groups of the principal, as grants name them.
@@ -47,6 +45,7 @@ type Visible struct {
 type Accounts interface {
 	Resolve(ctx context.Context, tx *store.Tx, in project.Name, ref string) (account.Account, error)
 	Account(ctx context.Context, in project.Name, ref string) (account.Account, error)
+	KeepAdmin(ctx context.Context, tx *store.Tx) error
 	Maker(ctx context.Context, tx *store.Tx, principal string) (string, error)
 	RevokeBoundIn(ctx context.Context, tx *store.Tx, in project.Name) error
 	Draft(ctx context.Context, spec account.TokenSpec) (account.Draft, error)

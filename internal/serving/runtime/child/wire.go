@@ -110,6 +110,10 @@ func (w *writer) spec(s runtime.Spec) {
 	w.text(s.Name)
 	w.datatype(s.Datatype)
 	w.truth(s.Binary)
+	w.number(uint64(len(s.Columns)))
+	for _, name := range s.Columns {
+		w.text(name)
+	}
 	if s.Shape == nil {
 		w.number(0)
 		return
@@ -374,6 +378,17 @@ func (r *reader) specs() ([]runtime.Spec, error) {
 			return nil, err
 		}
 		s.Binary = binary == 1
+		columns, err := r.number(runtime.MaxColumns)
+		if err != nil {
+			return nil, err
+		}
+		for range columns {
+			name, err := r.text(runtime.MaxName)
+			if err != nil {
+				return nil, err
+			}
+			s.Columns = append(s.Columns, name)
+		}
 		rank, err := r.number(runtime.MaxRank + 1)
 		if err != nil {
 			return nil, err

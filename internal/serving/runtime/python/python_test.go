@@ -494,10 +494,10 @@ func TestEstimators(t *testing.T) {
 		t.Fatal(err)
 	}
 	var want struct {
-		X, Probabilities, Wordsof, Plane [][]float64
-		Label                            []int64
-		Words                            []string
-		Line, Seasons                    []float64
+		X, Probabilities, Wordsof, Plane, Trained [][]float64
+		Label                                     []int64
+		Words                                     []string
+		Line, Seasons, Decision                   []float64
 	}
 	if err := json.Unmarshal(said, &want); err != nil {
 		t.Fatal(err)
@@ -516,20 +516,30 @@ func TestEstimators(t *testing.T) {
 		}
 		columns = append(columns, c)
 	}
+	var shuffled []runtime.Tensor
+	for i, name := range []string{"time", "up", "north", "east"} {
+		shuffled = append(shuffled, runtime.Tensor{Name: name, Datatype: runtime.FP64, Shape: []int64{n}, Data: columnOf(want.X, 3-i)})
+	}
+	trained := map[string]any{"label": want.Label, "probabilities": slices.Concat(want.Trained...)}
 	for name, c := range map[string]struct {
 		inputs  []runtime.Tensor
 		outputs map[string]any
 	}{
-		"tensor":  {[]runtime.Tensor{x}, map[string]any{"label": want.Label, "probabilities": slices.Concat(want.Probabilities...)}},
-		"columns": {columns, map[string]any{"label": want.Label, "probabilities": slices.Concat(want.Probabilities...)}},
-		"bare":    {[]runtime.Tensor{x}, map[string]any{"label": want.Words, "probabilities": slices.Concat(want.Wordsof...)}},
-		"line":    {[]runtime.Tensor{x}, map[string]any{"variable": want.Line}},
-		"dated":   {[]runtime.Tensor{dates("1970-01-01", "2026-02-03 10:30", "2026-09-10T00:00:00.123456789Z", "1677-09-22T00:00:00")}, map[string]any{"variable": want.Seasons}},
-		"binary":  {[]runtime.Tensor{{Name: "image", Datatype: runtime.Bytes, Shape: []int64{3}, Data: []string{"\xff\xd8\xff", "", "a"}}}, map[string]any{"variable": []float64{1, 0, 0}}},
-		"string":  {[]runtime.Tensor{{Name: "image", Datatype: runtime.Bytes, Shape: []int64{2}, Data: []string{"abc", ""}}}, map[string]any{"variable": []float64{1, 0}}},
-		"plane":   {[]runtime.Tensor{x}, map[string]any{"variable": slices.Concat(want.Plane...)}},
-		"named":   {[]runtime.Tensor{x}, map[string]any{"east": columnOf(want.Plane, 0), "north": columnOf(want.Plane, 1)}},
-		"renamed": {[]runtime.Tensor{x}, map[string]any{"late": want.Label, "probabilities": slices.Concat(want.Probabilities...)}},
+		"tensor":   {[]runtime.Tensor{x}, map[string]any{"label": want.Label, "probabilities": slices.Concat(want.Probabilities...)}},
+		"columns":  {columns, map[string]any{"label": want.Label, "probabilities": slices.Concat(want.Probabilities...)}},
+		"bare":     {[]runtime.Tensor{x}, map[string]any{"label": want.Words, "probabilities": slices.Concat(want.Wordsof...)}},
+		"line":     {[]runtime.Tensor{x}, map[string]any{"variable": want.Line}},
+		"dated":    {[]runtime.Tensor{dates("1970-01-01", "2026-02-03 10:30", "2026-09-10T00:00:00.123456789Z", "1677-09-22T00:00:00")}, map[string]any{"variable": want.Seasons}},
+		"binary":   {[]runtime.Tensor{{Name: "image", Datatype: runtime.Bytes, Shape: []int64{3}, Data: []string{"\xff\xd8\xff", "", "a"}}}, map[string]any{"variable": []float64{1, 0, 0}}},
+		"string":   {[]runtime.Tensor{{Name: "image", Datatype: runtime.Bytes, Shape: []int64{2}, Data: []string{"abc", ""}}}, map[string]any{"variable": []float64{1, 0}}},
+		"plane":    {[]runtime.Tensor{x}, map[string]any{"variable": slices.Concat(want.Plane...)}},
+		"named":    {[]runtime.Tensor{x}, map[string]any{"east": columnOf(want.Plane, 0), "north": columnOf(want.Plane, 1)}},
+		"trained":  {[]runtime.Tensor{x}, trained},
+		"shuffled": {shuffled, trained},
+		"unnamed":  {[]runtime.Tensor{x}, trained},
+		"proba":    {[]runtime.Tensor{x}, map[string]any{"probabilities": slices.Concat(want.Probabilities...)}},
+		"decision": {[]runtime.Tensor{x}, map[string]any{"variable": want.Decision}},
+		"renamed":  {[]runtime.Tensor{x}, map[string]any{"late": want.Label, "probabilities": slices.Concat(want.Probabilities...)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, err := b.Load(t.Context(), nil, b.options(os.DirFS(filepath.Join(dir, name))))
@@ -539,6 +549,13 @@ func TestEstimators(t *testing.T) {
 			defer s.Close()
 			if err := s.Metadata().Check(c.inputs); err != nil {
 				t.Fatal(err)
+			}
+			known := []string(nil) // names of the columns of X
+			if name == "trained" {
+				known = []string{"east", "north", "up", "time"}
+			}
+			if got := s.Metadata().Inputs[0].Columns; !slices.Equal(got, known) {
+				t.Errorf("columns %q, want %q", got, known)
 			}
 			var names []string
 			for _, o := range s.Metadata().Outputs {
@@ -598,7 +615,8 @@ func TestEstimatorsRefused(t *testing.T) {
 	}
 	for name, says := range map[string]string{
 		"too many": "2 outputs are declared beside probabilities, and predict gives one of the shape [1]", "too few": "3 outputs are declared", "improbable": "has no predict_proba",
-		"escaped": `the escape \q`,
+		"no method": "MLmodel names the predict_fn predict_proba, which a LinearRegression has not",
+		"escaped":   `the escape \q`,
 	} {
 		s, err := b.Load(t.Context(), nil, b.options(os.DirFS(filepath.Join(dir, name))))
 		if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), says) || fault.HintOf(err) == "" && name != "escaped" {

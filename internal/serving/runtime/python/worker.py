@@ -19,7 +19,7 @@ import re
 import struct
 import sys
 
-MAX_PORTS, MAX_NAME, MAX_RANK, MAX_ELEMENTS = 1024, 1024, 32, 1 << 28  # as serving/runtime has them
+MAX_PORTS, MAX_NAME, MAX_RANK, MAX_ELEMENTS, MAX_COLUMNS = 1024, 1024, 32, 1 << 28, 1 << 16  # as serving/runtime has them
 MAX_TEXT, MAX_REQUEST, MAX_ANSWER = 8 << 10, 1 << 32, 512 << 20
 MAX_MODEL = 1 << 40
 
@@ -44,6 +44,7 @@ class Spec:
 
     def __init__(self, name, datatype, shape, binary=False):
         self.name, self.datatype, self.shape, self.binary = name, datatype, shape, binary
+        self.columns = []  # the names of its columns, where the model knows them
 
 
 def dtype_of(datatype):
@@ -174,6 +175,9 @@ class Writer:
                 self.text(s.name)
                 self.datatype(s.datatype)
                 self.number(int(s.binary))
+                self.number(len(s.columns))
+                for name in s.columns:
+                    self.text(name)
                 if s.shape is None:
                     self.number(0)
                     continue
@@ -354,12 +358,18 @@ class Estimator:
         self.model = unpickled(os.path.join(path, flavor.get("pickled_model") or "model.pkl"), flavor.get("serialization_format") or "pickle")
         if not callable(getattr(self.model, "predict", None)):
             raise Refused("invalid", "the model is a %s, which has no predict" % type(self.model).__name__, "Put a predict.py beside MLmodel.")
-        self.columns = None  # names of the table that it was trained on
+        self.columns = names_of(self.model)  # of the table that it was trained on
         self.dates = set()  # inputs that are datetime columns
-        if hasattr(self.model, "feature_names_in_"):
-            self.columns = [str(c) for c in self.model.feature_names_in_]
+        self.scoring = str((flavors.get("python_function") or {}).get("predict_fn") or "predict")  # what MLflow's server calls
+        if not callable(getattr(self.model, self.scoring, None)):
+            raise Refused("invalid", "MLmodel names the predict_fn %.100s, which a %s has not" % (self.scoring, type(self.model).__name__),
+                          "Log the model again with a pyfunc_predict_fn that it has, or put a predict.py beside MLmodel.")
         specs = declared_in(path)
         self.inputs = specs[0] if specs else self.signature(said.get("signature"))
+        if len(self.inputs) == 1 and self.columns:
+            shape = self.inputs[0].shape
+            if shape is not None and len(shape) == 2 and shape[1] in (-1, len(self.columns)):
+                self.inputs[0].columns = self.columns
         self.outputs = specs[1] if specs else self.gives()
         self.predicted = [s for s in self.outputs if s.name != "probabilities"]
         if len(self.predicted) < len(self.outputs) and not callable(getattr(self.model, "predict_proba", None)):
@@ -367,10 +377,14 @@ class Estimator:
                           "Give the output that predict answers another name.")
         if len(self.predicted) > 1:
             try:  # a row of zeros says how many it gives
-                said = self.model.predict(self.table(self.zeros()))
+                said = self.predict(self.table(self.zeros()))
             except Exception:  # it does not take it; then it is seen when it is asked
                 return
             self.columns_of(said)
+
+    def predict(self, x):
+        """What outputs other than probabilities have: of predict, or of the method that MLmodel names in its place."""
+        return getattr(self.model, "predict" if self.scoring == "predict_proba" else self.scoring)(x)
 
     def columns_of(self, said):
         """What predict gave, by output: all of it is one, and each column one of several."""
@@ -413,8 +427,10 @@ class Estimator:
         return Spec(name, of[p["type"]], [-1], p["type"] == "binary")
 
     def gives(self):
-        """Classifiers give label and probabilities, others variable, as skl2onnx has it."""
+        """Classifiers give label and probabilities, others variable, as skl2onnx has it; logged with another predict_fn they give what that does."""
         classes = getattr(self.model, "classes_", None)
+        if self.scoring not in ("predict", "predict_proba"):
+            classes = None
         if isinstance(classes, list):  # of several outputs
             kind = datatype_of(np.result_type(*[np.asarray(c).dtype for c in classes])) or "INT64"
             return [Spec("label", kind, [-1, len(classes)])]
@@ -422,10 +438,10 @@ class Estimator:
             out = [Spec("label", datatype_of(np.asarray(classes).dtype) or "INT64", [-1])]
             if hasattr(self.model, "predict_proba"):
                 out.append(Spec("probabilities", "FP64", [-1, len(classes)]))
-            return out
+            return out[1:] if self.scoring == "predict_proba" else out
         kind, shape = "FP64", [-1]
         try:  # a row of zeros says how many it gives
-            said = np.asarray(self.model.predict(self.table(self.zeros())))
+            said = np.asarray(self.predict(self.table(self.zeros())))
             kind, shape = datatype_of(said.dtype) or kind, [-1, *said.shape[1:]]
         except Exception:  # it does not take it; then it is a number for each row
             pass
@@ -446,6 +462,9 @@ class Estimator:
             if v.ndim > 1 and v.size != len(v):
                 raise Refused("invalid", "input %.100s has the shape %s, and a column of several has one value for a row" % (name, list(v.shape)))
         values = [v.reshape(len(v)) if v.ndim > 1 else v for v in values]
+        if self.columns and sorted(self.columns) == sorted(names):  # in the order of training, whatever that of the signature is
+            by_name = dict(zip(names, values))
+            names, values = self.columns, [by_name[name] for name in self.columns]
         frame = data_frame()
         if frame is not None:
             return frame(dict(zip(names, values)))
@@ -461,7 +480,7 @@ class Estimator:
             return {s.name: np.zeros([0] + [max(d, 0) for d in (s.shape or [0])[1:]], dtype_of(s.datatype)) for s in self.outputs}
         x, out = self.table(inputs), {}
         if any(name != "probabilities" for name in wanted):  # once, for all of them
-            out.update(self.columns_of(self.model.predict(x)))
+            out.update(self.columns_of(self.predict(x)))
         if "probabilities" in wanted:
             out["probabilities"] = self.model.predict_proba(x)
         return {name: out[name] for name in wanted}
@@ -470,6 +489,22 @@ class Estimator:
     def zeros(self):
         """A row of zeros, of which dates are the first of Unix."""
         return {s.name: zeros(s) if s.name not in self.dates else np.full(zeros(s).shape, b"1970-01-01", object) for s in self.inputs}
+
+
+def names_of(model):
+    """The names of the columns that a model was trained on; None where it does not know any.
+
+    LightGBM and CatBoost number the columns that had no names."""
+    for attribute in ("feature_names_in_", "feature_names_"):
+        try:
+            names = [str(c) for c in getattr(model, attribute)]
+        except Exception:  # it has none, or is not asked for them this way
+            continue
+        numbered = any(names == [form % i for i in range(len(names))] for form in ("Column_%d", "%d", "f%d"))
+        sound = len(set(names)) == len(names) and all(0 < len(name.encode("utf-8", "replace")) <= MAX_NAME for name in names)
+        if names and not numbered and sound and len(names) <= MAX_COLUMNS:
+            return names
+    return None
 
 
 def zeros(s):

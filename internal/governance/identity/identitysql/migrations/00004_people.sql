@@ -38,6 +38,7 @@ CREATE INDEX identity_session_due ON identity_session (due_at) WHERE due_at > 0;
 CREATE TABLE identity_code (
     hash       BYTEA  NOT NULL PRIMARY KEY,
     account    TEXT   NOT NULL,
+    token      TEXT   NOT NULL, -- that the person allowed it with
     challenge  TEXT   NOT NULL, -- of PKCE, S256
     label      TEXT   NOT NULL,
     expires_at BIGINT NOT NULL

@@ -38,7 +38,7 @@ ask = rng.normal(size=(5, 4))
 ask[:, 2] = np.arange(5)
 
 
-def write(name, model, signature="", outputs=None):
+def write(name, model, signature="", outputs=None, predict="predict"):
     directory = os.path.join(sys.argv[1], name)
     os.makedirs(directory)
     if outputs:
@@ -46,7 +46,7 @@ def write(name, model, signature="", outputs=None):
             json.dump({"inputs": [{"name": "X", "datatype": "FP64", "shape": [-1, 4]}],
                        "outputs": [{"name": n, "datatype": d, "shape": s} for n, d, s in outputs]}, f)
     with open(os.path.join(directory, "MLmodel"), "w", encoding="utf-8") as f:
-        f.write(MLMODEL % signature)
+        f.write((MLMODEL % signature).replace("predict_fn: predict\n", "predict_fn: %s\n" % predict))
     with open(os.path.join(directory, "model.pkl"), "wb") as f:
         pickle.dump(model, f)
 
@@ -78,6 +78,19 @@ write("line", line)
 write("plane", plane)
 write("named", plane, outputs=[("east", "FP64", [-1]), ("north", "FP64", [-1, 1])])
 write("renamed", classifier, outputs=[("probabilities", "FP64", [-1, 2]), ("late", "INT64", [-1])])
+# Trained on a table whose columns have names, which pandas gives; and a signature in another order.
+named = LogisticRegression().fit(x, y)
+named.feature_names_in_ = np.array(["east", "north", "up", "time"], object)
+write("trained", named)
+write("shuffled", named, """signature:
+  inputs: '[{"type": "double", "name": "time"}, {"type": "double", "name": "up"}, {"type": "double", "name": "north"}, {"type": "double", "name": "east"}]'
+""")
+unnamed = LogisticRegression().fit(x, y)
+unnamed.feature_names_in_ = np.array(["Column_0", "Column_1", "Column_2", "Column_3"], object)  # as LightGBM has it
+write("unnamed", unnamed)
+write("proba", classifier, predict="predict_proba")
+write("decision", classifier, predict="decision_function")
+write("no method", line, predict="predict_proba")
 write("too many", line, outputs=[("a", "FP64", [-1]), ("b", "FP64", [-1])])
 write("too few", plane, outputs=[("a", "FP64", [-1]), ("b", "FP64", [-1]), ("c", "FP64", [-1])])
 # As YAML writes what is not ASCII, with an escape of each kind; and a column of dates.
@@ -105,5 +118,6 @@ write("escaped", line, 'metadata:\n  note: "\\q"\n')
 write("improbable", line, outputs=[("variable", "FP64", [-1]), ("probabilities", "FP64", [-1, 2])])
 json.dump({
     "x": ask.tolist(), "label": classifier.predict(ask).tolist(), "probabilities": classifier.predict_proba(ask).tolist(),
+    "trained": named.predict_proba(ask).tolist(), "decision": classifier.decision_function(ask).tolist(),
     "words": words.predict(ask).tolist(), "wordsof": words.predict_proba(ask).tolist(), "line": line.predict(ask).tolist(), "seasons": season.predict(days).tolist(), "plane": plane.predict(ask).tolist(),
 }, sys.stdout)

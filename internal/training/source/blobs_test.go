@@ -1,4 +1,4 @@
-package training_test
+package source_test
 
 import (
 	"crypto/sha256"
@@ -13,50 +13,50 @@ import (
 	"github.com/falaj-ml/falaj/internal/blob/fileblob"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/id"
-	"github.com/falaj-ml/falaj/internal/training"
+	"github.com/falaj-ml/falaj/internal/training/source"
 )
 
-// TestBlobSources: an archive is kept under its digest, and nothing else is.
-func TestBlobSources(t *testing.T) {
+// TestBlobs: an archive is kept under its digest, and nothing else is.
+func TestBlobs(t *testing.T) {
 	driver, err := fileblob.Open(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = driver.Close() })
-	s := training.BlobSources{Store: blob.New(driver, blobtest.NewSealer())}
+	s := source.Blobs{Store: blob.New(driver, blobtest.NewSealer())}
 	sum := sha256.Sum256([]byte("archive"))
 	for _, object := range []string{"", id.New("sar")} {
-		a := training.StoredSource{Digest: "sha256:" + hex.EncodeToString(sum[:]), Object: object}
+		a := source.Stored{Digest: "sha256:" + hex.EncodeToString(sum[:]), Object: object}
 		testSource(t, s, a)
-		var listed []training.StoredSource
-		err := s.List(t.Context(), nyc, func(a training.StoredSource) error {
+		var listed []source.Stored
+		err := s.List(t.Context(), "nyc", func(a source.Stored) error {
 			listed = append(listed, a)
 			return nil
 		})
-		if err != nil || !slices.Equal(listed, []training.StoredSource{a}) {
+		if err != nil || !slices.Equal(listed, []source.Stored{a}) {
 			t.Errorf("listed are %v, %v", listed, err)
 		}
-		if err := s.Delete(t.Context(), nyc, a); err != nil {
+		if err := s.Delete(t.Context(), "nyc", a); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Open(t.Context(), nyc, a); !fault.Is(err, fault.NotFound) {
+		if _, err := s.Open(t.Context(), "nyc", a); !fault.Is(err, fault.NotFound) {
 			t.Errorf("after its deletion: %v", err)
 		}
 	}
 }
 
-func testSource(t *testing.T, s training.BlobSources, a training.StoredSource) {
+func testSource(t *testing.T, s source.Blobs, a source.Stored) {
 	t.Helper()
-	if err := s.Save(t.Context(), nyc, a, strings.NewReader("another")); !fault.Is(err, fault.Invalid) {
+	if err := s.Save(t.Context(), "nyc", a, strings.NewReader("another")); !fault.Is(err, fault.Invalid) {
 		t.Errorf("another archive under the digest: %v", err)
 	}
-	if _, err := s.Open(t.Context(), nyc, a); !fault.Is(err, fault.NotFound) {
+	if _, err := s.Open(t.Context(), "nyc", a); !fault.Is(err, fault.NotFound) {
 		t.Errorf("it was kept: %v", err)
 	}
-	if err := s.Save(t.Context(), nyc, a, strings.NewReader("archive")); err != nil {
+	if err := s.Save(t.Context(), "nyc", a, strings.NewReader("archive")); err != nil {
 		t.Fatal(err)
 	}
-	r, err := s.Open(t.Context(), nyc, a)
+	r, err := s.Open(t.Context(), "nyc", a)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package compute
+package machine
 
 import (
 	"os"
@@ -7,23 +7,22 @@ import (
 	"strings"
 
 	"github.com/falaj-ml/falaj/internal/fault"
-	"github.com/falaj-ml/falaj/internal/machine"
 	"github.com/falaj-ml/falaj/internal/resource"
 )
 
-// Machine is what this machine has for workloads: the processors that this
+// Allocatable is what this machine has for workloads: the processors that this
 // process may run on, the memory, or the memory limit of the process's own
 // cgroup where that is smaller, and the accelerators that its drivers list.
-func Machine(f machine.Facts) (resource.Amount, error) {
+func (f *Facts) Allocatable() (resource.Amount, error) {
 	// Of cgroup v2; absent in the root group and where there is no limit.
 	limit, err := os.ReadFile("/sys/fs/cgroup/memory.max")
 	if err != nil {
 		limit = nil
 	}
-	return offered(f, runtime.NumCPU(), string(limit))
+	return f.allocatable(runtime.NumCPU(), string(limit))
 }
 
-func offered(f machine.Facts, cpus int, limit string) (resource.Amount, error) {
+func (f *Facts) allocatable(cpus int, limit string) (resource.Amount, error) {
 	a := f.Amount()
 	if a.Memory <= 0 {
 		return a, fault.New(fault.Internal, "/proc/meminfo has no readable MemTotal")

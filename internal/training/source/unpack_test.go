@@ -1,4 +1,4 @@
-package training
+package source
 
 import (
 	"archive/tar"
@@ -53,7 +53,7 @@ func TestUnpack(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	if n, size, err := unpack(bytes.NewReader(good), root); n != 2 || size != 4 || err != nil {
+	if n, size, err := Unpack(bytes.NewReader(good), root); n != 2 || size != 4 || err != nil {
 		t.Fatalf("%d files, %d bytes, %v", n, size, err)
 	}
 	if info, err := root.Stat("pkg/run.sh"); err != nil || info.Mode().Perm() != 0o700 {
@@ -76,7 +76,7 @@ func TestUnpack(t *testing.T) {
 		"absolute":  pack(tar.Header{Name: "/etc/x", Typeflag: tar.TypeReg}),
 		"backslash": pack(tar.Header{Name: `..\a`, Typeflag: tar.TypeReg}),
 	} {
-		if _, _, err := unpack(bytes.NewReader(archive), nil); !fault.Is(err, fault.Invalid) {
+		if _, _, err := Unpack(bytes.NewReader(archive), nil); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -92,7 +92,7 @@ func FuzzUnpack(f *testing.F) {
 		if len(archive) > 1<<16 {
 			t.Skip()
 		}
-		_, size, checked := unpack(bytes.NewReader(archive), nil)
+		_, size, checked := Unpack(bytes.NewReader(archive), nil)
 		if size > 1<<22 {
 			t.Skip() // a bomb within the limits takes too long here
 		}
@@ -106,7 +106,7 @@ func FuzzUnpack(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer root.Close()
-		if _, _, err := unpack(bytes.NewReader(archive), root); err == nil && checked != nil {
+		if _, _, err := Unpack(bytes.NewReader(archive), root); err == nil && checked != nil {
 			t.Errorf("extracted what the check refused: %v", checked)
 		}
 		if entries, err := os.ReadDir(parent); err != nil || len(entries) != 1 {

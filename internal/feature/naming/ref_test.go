@@ -1,12 +1,13 @@
-package feature
+package naming
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 )
 
 func TestParseFeature(t *testing.T) {
-	for in, want := range map[string]featureRef{
+	for in, want := range map[string]FeatureRef{
 		"weather":             {"weather", ""},
 		"weather:*":           {"weather", ""},
 		"weather:temp":        {"weather", "temp"},
@@ -14,13 +15,13 @@ func TestParseFeature(t *testing.T) {
 		"weather@prod:a b":    {"weather@prod", "a b"},
 		"weather@latest:temp": {"weather@latest", "temp"},
 	} {
-		if got, err := parseFeature(in); err != nil || got != want {
-			t.Errorf("parseFeature(%q) = %v %v, want %v", in, got, err, want)
+		if got, err := ParseFeature(in); err != nil || got != want {
+			t.Errorf("ParseFeature(%q) = %v %v, want %v", in, got, err, want)
 		}
 	}
 	for _, in := range []string{"", ":", "weather:", ":temp", "weather@:temp", "weather@0:temp", "weather@01:temp", "weather@-1:temp", "weather@1@2:temp", "a/b:temp", "..:temp"} {
-		if got, err := parseFeature(in); err == nil {
-			t.Errorf("parseFeature(%q) = %v, want an error", in, got)
+		if got, err := ParseFeature(in); err == nil {
+			t.Errorf("ParseFeature(%q) = %v, want an error", in, got)
 		}
 	}
 }
@@ -32,15 +33,15 @@ func FuzzRef(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		r, err := parseRef(s)
+		r, err := ParseRef(s)
 		if err != nil {
 			return
 		}
-		if strings.Trim(r.name+r.alias, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
+		if strings.Trim(r.Name+r.Alias, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
 			t.Errorf("%q gives %+v", s, r)
 		}
-		if r.version != 0 && (Header{Name: r.name, Version: r.version}).Ref() != s {
-			t.Errorf("%q reads back as %s", s, Header{Name: r.name, Version: r.version}.Ref())
+		if back := fmt.Sprintf("%s@%d", r.Name, r.Version); r.Version != 0 && back != s {
+			t.Errorf("%q reads back as %s", s, back)
 		}
 	})
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/lifecycle"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/training"
+	"github.com/falaj-ml/falaj/internal/training/source"
 )
 
 // packed is a source archive with one file.
@@ -57,7 +58,7 @@ func TestSourceArchivesGo(t *testing.T) {
 	ctx := alice(t.Context())
 	upload := func(text string) string {
 		t.Helper()
-		s, err := w.UploadSource(ctx, nyc, bytes.NewReader(packed(t, text)))
+		s, err := w.Upload(ctx, nyc, bytes.NewReader(packed(t, text)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -66,18 +67,18 @@ func TestSourceArchivesGo(t *testing.T) {
 	sweep := func(after time.Duration, want int) {
 		t.Helper()
 		later = after
-		if n, err := w.SweepSources(t.Context(), nyc, lifecycle.NewPass(w.cfg.Now)); err != nil || n != want {
+		if n, err := w.Sweep(t.Context(), nyc, lifecycle.NewPass(w.cfg.Now)); err != nil || n != want {
 			t.Errorf("after %s: removed %d, %v; want %d", after, n, err, want)
 		}
 	}
-	has := func(digest string) bool { return w.CheckSource(ctx, nyc, digest) == nil }
+	has := func(digest string) bool { return w.Check(ctx, nyc, digest) == nil }
 	const day = 24 * time.Hour
 
 	unused, ofJob, ofSweep, again, late := upload("unused"), upload("job"), upload("sweep"), upload("again"), upload("late")
 	w.submit(t, training.Spec{Source: ofJob})
 	traces.named = []string{ofSweep}
 	old := "sha256:" + strings.Repeat("ab", 32) // of an earlier release: it is not on record
-	ofOld := func(p project.Name) stored { return stored{p, training.StoredSource{Digest: old}} }
+	ofOld := func(p project.Name) stored { return stored{p, source.Stored{Digest: old}} }
 	w.sources.m[ofOld(nyc)], w.sources.m[ofOld("sfo")] = nil, nil
 
 	sweep(6*day, 0)
@@ -117,7 +118,7 @@ func TestSourceArchivesOfAKilledServer(t *testing.T) {
 	ctx := alice(t.Context())
 	upload := func(text string) string {
 		t.Helper()
-		s, err := w.UploadSource(ctx, nyc, bytes.NewReader(packed(t, text)))
+		s, err := w.Upload(ctx, nyc, bytes.NewReader(packed(t, text)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -126,7 +127,7 @@ func TestSourceArchivesOfAKilledServer(t *testing.T) {
 	a, b := upload("a"), upload("b")
 	later = 8 * 24 * time.Hour
 	w.sources.deleting = func() error { return errors.New("killed") }
-	if _, err := w.SweepSources(t.Context(), nyc, lifecycle.NewPass(w.cfg.Now)); err == nil {
+	if _, err := w.Sweep(t.Context(), nyc, lifecycle.NewPass(w.cfg.Now)); err == nil {
 		t.Fatal("no error")
 	}
 	w.sources.deleting = nil
@@ -135,13 +136,13 @@ func TestSourceArchivesOfAKilledServer(t *testing.T) {
 	}
 	upload("a")
 	w.submit(t, training.Spec{Source: a})
-	if _, err := w.SweepSources(t.Context(), nyc, lifecycle.NewPass(w.cfg.Now)); err != nil || w.CheckSource(ctx, nyc, a) != nil || len(w.sources.of(a)) != 1 || len(w.sources.of(b)) != 0 {
+	if _, err := w.Sweep(t.Context(), nyc, lifecycle.NewPass(w.cfg.Now)); err != nil || w.Check(ctx, nyc, a) != nil || len(w.sources.of(a)) != 1 || len(w.sources.of(b)) != 0 {
 		t.Errorf("%v; left are %v", err, w.sources.m)
 	}
 
 	short, cancel := context.WithCancel(ctx)
 	w.sources.saved = cancel
-	if _, err := w.UploadSource(short, nyc, bytes.NewReader(packed(t, "c"))); err == nil {
+	if _, err := w.Upload(short, nyc, bytes.NewReader(packed(t, "c"))); err == nil {
 		t.Fatal("the upload was not cut off")
 	}
 	w.sources.saved = nil
@@ -153,7 +154,7 @@ func TestSourceArchivesOfAKilledServer(t *testing.T) {
 		left  int
 	}{{23 * time.Hour, 2}, {25 * time.Hour, 1}} {
 		later = c.after
-		if _, err := w.SweepSources(t.Context(), nyc, lifecycle.NewPass(w.cfg.Now)); err != nil || len(w.sources.m) != c.left {
+		if _, err := w.Sweep(t.Context(), nyc, lifecycle.NewPass(w.cfg.Now)); err != nil || len(w.sources.m) != c.left {
 			t.Errorf("after %s: %v; left are %v", c.after, err, w.sources.m)
 		}
 	}
@@ -164,7 +165,7 @@ func TestDamagedSourceArchives(t *testing.T) {
 	w := newWorld(t)
 	ctx := alice(t.Context())
 	for range 2 {
-		s, err := w.UploadSource(ctx, nyc, bytes.NewReader(packed(t, "a")))
+		s, err := w.Upload(ctx, nyc, bytes.NewReader(packed(t, "a")))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -189,39 +190,39 @@ func TestSourceArchivesOfTwoServers(t *testing.T) {
 	cfg := w.cfg
 	cfg.Dir = t.TempDir()
 	other := training.New(cfg).SourceArchives
-	upload := func(s *training.SourceArchives, text string) string {
+	upload := func(s *source.Archives, text string) string {
 		t.Helper()
-		up, err := s.UploadSource(ctx, nyc, bytes.NewReader(packed(t, text)))
+		up, err := s.Upload(ctx, nyc, bytes.NewReader(packed(t, text)))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return up.Digest
 	}
-	sweep := func(s *training.SourceArchives) {
+	sweep := func(s *source.Archives) {
 		t.Helper()
-		if _, err := s.SweepSources(t.Context(), nyc, lifecycle.NewPass(w.cfg.Now)); err != nil {
+		if _, err := s.Sweep(t.Context(), nyc, lifecycle.NewPass(w.cfg.Now)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	usable := func(what, digest string) {
 		t.Helper()
-		sweep(w.SourceArchives)
+		sweep(w.Archives)
 		sweep(other)
-		for _, s := range []*training.SourceArchives{w.SourceArchives, other} {
-			if err := s.CheckSource(ctx, nyc, digest); err != nil {
+		for _, s := range []*source.Archives{w.Archives, other} {
+			if err := s.Check(ctx, nyc, digest); err != nil {
 				t.Errorf("%s: the archive is lost: %v", what, err)
 			}
 		}
 	}
 
-	digest := upload(w.SourceArchives, "a")
+	digest := upload(w.Archives, "a")
 	later.Add(int64(8 * 24 * time.Hour))
 	w.sources.deleting = func() error {
 		w.sources.deleting = nil
 		upload(other, "a")
 		return nil
 	}
-	sweep(w.SourceArchives)
+	sweep(w.Archives)
 	if w.sources.deleting != nil {
 		t.Fatal("nothing was deleted")
 	}
@@ -232,16 +233,16 @@ func TestSourceArchivesOfTwoServers(t *testing.T) {
 		w.sources.saved = nil
 		sweep(other)
 	}
-	usable("not on record yet while the other server sweeps", upload(w.SourceArchives, "b"))
+	usable("not on record yet while the other server sweeps", upload(w.Archives, "b"))
 
 	w.sources.saved = func() {
 		w.sources.saved = nil
 		upload(other, "c")
 	}
-	digest = upload(w.SourceArchives, "c")
+	digest = upload(w.Archives, "c")
 	usable("uploaded to both servers", digest)
 	later.Add(int64(8 * 24 * time.Hour))
-	if err := w.CheckSource(ctx, nyc, digest); err != nil {
+	if err := w.Check(ctx, nyc, digest); err != nil {
 		t.Fatal(err)
 	}
 	usable("named a week later", digest)
