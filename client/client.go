@@ -320,11 +320,22 @@ func (c *Client) Apply(ctx context.Context, project string, manifest []byte, dry
 
 // Import uploads a file as a new version of a dataset and returns the version,
 // accepted or rejected.
-func (c *Client) Import(ctx context.Context, project, dataset, filename string, body io.Reader) (Object, error) {
-	path := "/api/v1/projects/" + url.PathEscape(project) + "/datasets/" + url.PathEscape(dataset) + "/versions?filename=" + url.QueryEscape(filename)
+func (c *Client) Import(ctx context.Context, project, dataset, filename string, body io.Reader, options ...ImportOption) (Object, error) {
+	query := url.Values{"filename": {filename}}
+	for _, set := range options {
+		set(query)
+	}
+	path := "/api/v1/projects/" + url.PathEscape(project) + "/datasets/" + url.PathEscape(dataset) + "/versions?" + query.Encode()
 	var v Object
 	return v, c.Do(ctx, http.MethodPost, path, body, &v)
 }
+
+// ImportOption changes how a file is imported.
+type ImportOption func(url.Values)
+
+// AllowSchemaChange permits that the file lacks columns of the newest accepted version, or
+// has them with other types. Without it such a file is refused.
+func AllowSchemaChange(query url.Values) { query.Set("allow_schema_change", "true") }
 
 // Logs copies a job's output from a byte offset to w; with follow it goes on
 // until the job ends.

@@ -156,7 +156,10 @@ type usageError struct{ error }
 
 func usage(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-var formats = []string{"table", "json", "yaml", "manifest"}
+var formats = []string{"table", "json", "yaml", "csv", "manifest"}
+
+// inCSV are the commands that print rows of datasets, and know the format csv.
+var inCSV = []string{"falaj dataset query", "falaj dataset preview"}
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
@@ -171,7 +174,7 @@ func (a *app) root() *cobra.Command {
 		SilenceUsage:  true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { // before anything is done
 			if !slices.Contains(formats, a.output) {
-				return usage("--output is %q; use table, json, yaml or, for `falaj get`, manifest", a.output)
+				return usage("--output is %q; use table, json, yaml or, for `falaj get`, manifest, or, for `falaj dataset query`, csv", a.output)
 			}
 			if name := a.contextNamed(); name != "" && cmd.Name() != "login" {
 				if _, err := a.logins().find(name); err != nil {
@@ -180,6 +183,9 @@ func (a *app) root() *cobra.Command {
 			}
 			if a.output == "manifest" && cmd.CommandPath() != "falaj get" {
 				return usage("--output manifest is for `falaj get` only")
+			}
+			if a.output == "csv" && !slices.Contains(inCSV, cmd.CommandPath()) {
+				return usage("--output csv is only for `%s`", strings.Join(inCSV, "` and `"))
 			}
 			return nil
 		},
@@ -192,7 +198,7 @@ func (a *app) root() *cobra.Command {
 	f.StringVar(&a.token, "token", "", "access token (FALAJ_TOKEN; default the stored token); prefer the variable, because arguments are visible to other users")
 	f.StringVar(&a.context, "context", "", "context to use (FALAJ_CONTEXT; default the current context); see \"falaj context\"")
 	f.StringVarP(&a.project, "project", "p", "", "project (FALAJ_PROJECT)")
-	f.StringVarP(&a.output, "output", "o", "table", "output format: table, json, yaml or, for get, manifest")
+	f.StringVarP(&a.output, "output", "o", "table", "output format: table, json, yaml; for get also manifest, for rows of datasets also csv")
 	f.StringVar(&a.ca, "ca", "", "PEM file of a certificate authority to trust")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 	root.AddGroup(&cobra.Group{ID: "system", Title: "The server:"}, &cobra.Group{ID: "object", Title: "Objects:"}, &cobra.Group{ID: "action", Title: "Actions:"})

@@ -134,9 +134,9 @@ func (c columnProfile) facts() string {
 	}
 	switch {
 	case c.Mean != nil && c.Std == nil:
-		facts = append(facts, fmt.Sprintf("mean %.5g", *c.Mean))
+		facts = append(facts, "mean "+significant(*c.Mean, 5))
 	case c.Mean != nil:
-		facts = append(facts, fmt.Sprintf("mean %.5g ± %.5g", *c.Mean, *c.Std))
+		facts = append(facts, "mean "+significant(*c.Mean, 5)+" ± "+significant(*c.Std, 5))
 	}
 	return strings.Join(facts, ", ")
 }

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -56,11 +55,14 @@ func (a *app) dataset() *cobra.Command {
 }
 
 func (a *app) datasetImport() *cobra.Command {
-	return &cobra.Command{
+	var change bool
+	cmd := &cobra.Command{
 		Use:   "import NAME FILE",
-		Short: "Import a CSV (also .gz) or Parquet file as a new immutable version",
-		Long: "The server validates the version against the dataset's schema and expectations. A version that fails validation\n" +
-			"is stored as rejected and cannot be used for training; the exit code is 1.",
+		Short: "Import a CSV, JSON, Parquet or Avro file as a new immutable version",
+		Long: "Reads CSV, JSON lines and JSON arrays, each also as .gz or .zst, and Parquet and Avro. The server validates the version against\n" +
+			"the dataset's schema and expectations. A version that fails validation is stored as rejected and cannot be used for\n" +
+			"training; the exit code is 1. A file that lacks a column of the newest accepted version, or has it with another type,\n" +
+			"is refused, unless the type is declared in spec.columns or --allow-schema-change is set.",
 		Example: "  falaj dataset import weather weather.csv --project nyc",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -84,8 +86,12 @@ func (a *app) datasetImport() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			var options []client.ImportOption
+			if change {
+				options = append(options, client.AllowSchemaChange)
+			}
 			body, done := a.progress(args[0], info.Size(), f)
-			v, err := c.Import(cmd.Context(), project, args[0], filepath.Base(args[1]), body)
+			v, err := c.Import(cmd.Context(), project, args[0], filepath.Base(args[1]), body, options...)
 			done()
 			if err != nil {
 				return err
@@ -107,6 +113,8 @@ func (a *app) datasetImport() *cobra.Command {
 			return nil
 		},
 	}
+	cmd.Flags().BoolVar(&change, "allow-schema-change", false, "accept a file that lacks columns of the newest accepted version, or has them with other types")
+	return cmd
 }
 
 // noteReturned says that persons who were erased have rows in a version.
@@ -237,10 +245,11 @@ func (a *app) datasetQuery() *cobra.Command {
 		Use:   "query SQL",
 		Short: "Query datasets with SQL",
 		Long: "Runs DuckDB SQL in a sandbox. A table is a dataset's latest accepted version, or \"name@3\". The table output\n" +
-			"shows the first 100 rows. -o json and -o yaml print all rows up to 10000 and fail if there are more, unless\n" +
+			"shows the first 100 rows. -o csv, -o json and -o yaml print all rows up to 10000 and fail if there are more, unless\n" +
 			"--limit truncates the result. Truncation is reported on standard error.",
-		Example: "  falaj dataset query 'SELECT origin, count(*) FROM flights GROUP BY 1' --project nyc",
-		Args:    cobra.ExactArgs(1),
+		Example: "  falaj dataset query 'SELECT origin, count(*) FROM flights GROUP BY 1' --project nyc\n" +
+			"  falaj dataset query 'SELECT * FROM \"flights@2\" LIMIT 500' -o csv > flights.csv",
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cut := a.output == "table" || cmd.Flags().Changed("limit")
 			if !cut {
@@ -260,42 +269,8 @@ func (a *app) datasetQuery() *cobra.Command {
 			return a.printRows(out)
 		},
 	}
-	cmd.Flags().IntVar(&limit, "limit", 100, "maximum number of rows, up to 10000; without it -o json and -o yaml print all rows")
+	cmd.Flags().IntVar(&limit, "limit", 100, "maximum number of rows, up to 10000; without it -o csv, -o json and -o yaml print all rows")
 	return cmd
-}
-
-// rows is a table as the API sends it.
-type rows struct {
-	Columns   []string            `json:"columns"`
-	Rows      [][]json.RawMessage `json:"rows"`
-	Truncated bool                `json:"truncated"`
-}
-
-// maxQueryRows is the most rows that the server answers a query with.
-const maxQueryRows = 10_000
-
-func (a *app) printRows(r rows) error {
-	objects := make([]client.Object, len(r.Rows))
-	columns := make([]column, len(r.Columns))
-	for i, name := range r.Columns {
-		columns[i] = column{strings.ToUpper(name), strings.ReplaceAll(name, ".", "·")}
-	}
-	for i, row := range r.Rows {
-		objects[i] = client.Object{}
-		for j, v := range row {
-			if j >= len(columns) {
-				break
-			}
-			d := json.NewDecoder(strings.NewReader(string(v)))
-			d.UseNumber()
-			var x any
-			if err := d.Decode(&x); err != nil {
-				return err
-			}
-			objects[i][columns[j].path] = x
-		}
-	}
-	return a.print(objects, columns)
 }
 
 func (a *app) datasetVersions() *cobra.Command {

@@ -347,7 +347,7 @@ func number(v *float64) string {
 	if v == nil {
 		return "-"
 	}
-	return fmt.Sprintf("%.4g", *v)
+	return significant(*v, 4)
 }
 
 func when(t time.Time) string {

@@ -58,7 +58,11 @@ func (a *app) printTable(objects []client.Object, columns []column, cell func(o 
 }
 
 func cell(o client.Object, path string) string {
-	v := wholeCell(o, path)
+	return clipped(wholeCell(o, path))
+}
+
+// clipped shortens a text for a table, with a mark.
+func clipped(v string) string {
 	if len(v) > 60 {
 		return strings.ToValidUTF8(v[:57], "") + "…"
 	}
@@ -76,11 +80,7 @@ func wholeCell(o client.Object, path string) string {
 		}
 		return t.Local().Format("2006-01-02 15:04:05")
 	}
-	v = plain(v)
-	if f, err := strconv.ParseFloat(v, 64); err == nil && len(v) > 10 && strings.Contains(v, ".") {
-		return strconv.FormatFloat(f, 'g', 5, 64) // all digits are in the JSON
-	}
-	if v == "" {
+	if v = plain(v); v == "" {
 		return "-"
 	}
 	return v
@@ -92,11 +92,20 @@ func measured(metrics map[string]any) string {
 	for _, name := range slices.Sorted(maps.Keys(metrics)) {
 		v := fmt.Sprint(metrics[name])
 		if f, err := strconv.ParseFloat(v, 64); err == nil && !math.IsInf(f, 0) {
-			v = strconv.FormatFloat(f, 'g', 4, 64)
+			v = significant(f, 4)
 		}
 		said = append(said, name+"="+v)
 	}
 	return strings.Join(said, " ")
+}
+
+// significant is a statistic with n significant digits, but all digits of its whole part:
+// 1364363.326 in 4 digits is 1364363.
+func significant(v float64, n int) string {
+	if size := math.Abs(v); size >= 1 && size < 1e15 {
+		n = max(n, len(strconv.FormatFloat(math.Round(size), 'f', 0, 64)))
+	}
+	return strconv.FormatFloat(v, 'g', n, 64)
 }
 
 // printOne writes one object: JSON, YAML, or YAML-like lines for people.

@@ -92,7 +92,7 @@ func (a *app) sayPlan(p shownPlan) error {
 		case !r.At.IsZero():
 			by = r.At.Local().Format(time.DateTime)
 		}
-		fmt.Fprintf(t, "%s\t%d\t%s\t%.4g\n", r.Pool, r.Workers, by, r.Price)
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\n", r.Pool, r.Workers, by, significant(r.Price, 4))
 	}
 	return t.Flush()
 }

@@ -14,8 +14,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-
-	"github.com/falaj-ml/falaj/client"
 )
 
 // asideTable is rows in quarantine, as the server answers.
@@ -54,18 +52,14 @@ func (a *app) datasetQuarantine() *cobra.Command {
 			if a.output != "table" {
 				return a.printOne(t)
 			}
-			columns := []column{{"ROW", "row"}, {"REASONS", "reasons"}}
-			for _, c := range t.Columns {
-				columns = append(columns, column{strings.ToUpper(c), "values·" + strings.ReplaceAll(c, ".", "·")})
-			}
-			objects := make([]client.Object, len(t.Rows))
+			cells := make([][]string, len(t.Rows))
 			for i, r := range t.Rows {
-				objects[i] = client.Object{"row": r.Row, "reasons": strings.Join(r.Reasons, "; ")}
-				for j, v := range r.Values {
-					objects[i][columns[j+2].path] = v
+				cells[i] = []string{r.Row.String(), plain(strings.Join(r.Reasons, "; "))}
+				for _, v := range r.Values {
+					cells[i] = append(cells[i], shown(v))
 				}
 			}
-			if err := a.printWhole(objects, columns); err != nil {
+			if err := a.tabulate(append([]string{"ROW", "REASONS"}, t.Columns...), cells); err != nil {
 				return err
 			}
 			if shown := int64(len(t.Rows)); shown < t.Total {
@@ -147,7 +141,7 @@ func asCSV(out io.Writer, columns []string) func(asideTable) error {
 		for _, r := range t.Rows {
 			cells := []string{r.Row.String(), strings.Join(r.Reasons, "; ")}
 			for i := range r.Values {
-				cells = append(cells, client.Object{"v": r.Values[i]}.Text("v"))
+				cells = append(cells, textOf(r.Values[i]))
 			}
 			_ = w.Write(cells)
 		}

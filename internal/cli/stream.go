@@ -150,7 +150,11 @@ func (a *app) featureStream() *cobra.Command {
 			} else {
 				a.say("%s is %s pushes behind", o.Text("view"), o.Text("waiting"))
 			}
-			a.say("dataset %s is %s pushes behind; the newest version with events is %s", o.Text("dataset"), o.Text("uncut"), o.Text("version"))
+			if v := o.Text("version"); v != "" {
+				a.say("dataset %s is %s pushes behind; the newest version with events is %s", o.Text("dataset"), o.Text("uncut"), v)
+			} else {
+				a.say("dataset %s is %s pushes behind; no version has events yet", o.Text("dataset"), o.Text("uncut"))
+			}
 			if n := o.Text("dead"); n != "0" {
 				a.say("%s dead letters: falaj feature dead-letters %s", n, args[0])
 			}

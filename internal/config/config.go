@@ -392,6 +392,12 @@ func (c Config) Validate() error {
 				WithHint("Set tls.cert and tls.key, or listen on 127.0.0.1.")
 		}
 	}
+	for i, addr := range c.Environments.Hosts {
+		if host, port, err := net.SplitHostPort(addr); err != nil || host == "" || port == "" {
+			return fault.New(fault.Invalid, "environments.hosts[%d]: %q is not host:port", i, addr).
+				WithHint("Write host:port, such as index.example:443, or leave environments.hosts unset.")
+		}
+	}
 	for _, text := range c.HTTPProxies {
 		if _, err := network(text); err != nil {
 			return fault.New(fault.Invalid, "http_proxies: %q is neither an IP address nor a network such as 10.0.0.0/8", text)

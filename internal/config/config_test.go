@@ -44,6 +44,9 @@ func TestLists(t *testing.T) {
 		if f.key == "environments.indexes" {
 			want = []string{"a=https://10.0.0.1/simple", "b=https://10.0.0.2/simple"}
 		}
+		if f.key == "environments.hosts" {
+			want = []string{"10.0.0.1:443", "10.0.0.2:443"}
+		}
 		c, err := Load("", []string{f.variable() + "=" + strings.Join(want, ",")}, nil)
 		if err != nil {
 			t.Errorf("%s: %v", f.variable(), err)

@@ -199,7 +199,7 @@ func (s Spec) Validate() error {
 				return bad("leave_out", "column %q is declared in spec.columns", c.Name)
 			}
 			if !c.Type.Valid() {
-				return bad(fmt.Sprintf("columns[%d].type", i), "there is no type %q", string(c.Type)).WithHint("The types are string, int64, float64, bool, timestamp and date.")
+				return bad(fmt.Sprintf("columns[%d].type", i), "there is no type %q", string(c.Type)).WithHint("The types are string, int32, int64, float32, float64, bool, timestamp, date, and lists such as list<float64>.")
 			}
 		}
 		if err := table.CheckNames(names); err != nil {

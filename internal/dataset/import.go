@@ -32,8 +32,11 @@ type ImportRequest struct {
 	Name     string // of the dataset, which must be declared
 	Filename string // for people; directories are cut off
 	Body     io.Reader
-	Format   parser.Format  // of the body; the dataset's when empty
-	Progress func(Progress) // called now and then from other goroutines, one at a time; may be nil
+	Format   parser.Format // of the body; the dataset's when empty
+	// SchemaChange permits that the version lacks columns of the newest accepted one, or
+	// has them with other types.
+	SchemaChange bool
+	Progress     func(Progress) // called now and then from other goroutines, one at a time; may be nil
 }
 
 // Progress of an import.
@@ -54,7 +57,8 @@ type Writes struct {
 // expectations is returned with the state Rejected and no error. Of a job's attempt it is as
 // confined as all that the attempt could read. Needs dataset.import. Errors: fault.Invalid for a
 // file that cannot be read, with row and column, and the value as data; fault.TooLarge over a
-// limit; fault.Exhausted when too many run; fault.Timeout.
+// limit; fault.Conflict for a change of the schema that r does not permit;
+// fault.Exhausted when too many run; fault.Timeout.
 func (s *Writes) Import(ctx context.Context, r ImportRequest) (Version, error) {
 	d, err := s.allowed(ctx, ActionImport, r.Project, r.Name)
 	if err != nil {
@@ -74,6 +78,9 @@ func (s *Writes) Import(ctx context.Context, r ImportRequest) (Version, error) {
 	defer free()
 	ctx, cancel := context.WithTimeout(ctx, s.limits.ImportTime)
 	defer cancel()
+	if !r.SchemaChange {
+		w.continues = &continues{origin: "file", hint: "If this is intended, import with --allow-schema-change (HTTP: allow_schema_change=true). For another type, you can also declare it in the dataset's spec.columns."}
+	}
 	return s.parse(ctx, r, w)
 }
 
@@ -329,6 +336,9 @@ type IngestRequest struct {
 	// Next makes it the version right after Base: it fails with fault.Conflict when
 	// the dataset's name means another one than Base by then.
 	Next bool
+	// SchemaChange permits that the version lacks columns of the newest accepted one, or
+	// has them with other types.
+	SchemaChange bool
 	// Beside is the source, with where its rows may be.
 	Beside   []Labelled
 	Producer Producer
@@ -375,6 +385,9 @@ func (s *Writes) Ingest(ctx context.Context, r IngestRequest) (Version, error) {
 	}
 	if r.Next {
 		w.onto = &onto{base: r.Base}
+	}
+	if !r.SchemaChange {
+		w.continues = &continues{origin: "source", hint: "If this is intended, run `falaj dataset ingest` with --anew. For another type, you can also declare it in the dataset's spec.columns."}
 	}
 	if err := s.settle(ctx, w); err != nil {
 		return Version{}, err

@@ -134,7 +134,7 @@ func TestFieldIDs(t *testing.T) {
 	h := datasettest.New(t, nil)
 	h.Declare(t, "d", dataset.Spec{})
 	ids := func(body string) string {
-		v, err := imports(t, h, "d", body)
+		v, err := importsChanged(t, h, "d", body)
 		if err != nil {
 			t.Fatal(err)
 		}

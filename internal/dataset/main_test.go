@@ -80,6 +80,12 @@ func imports(t *testing.T, h *datasettest.Harness, name, body string) (dataset.V
 	return h.Writes.Import(datasettest.Context(t), dataset.ImportRequest{Project: project, Name: name, Filename: name + ".csv", Body: strings.NewReader(body)})
 }
 
+// importsChanged imports a file whose schema may be another than that of the version before.
+func importsChanged(t *testing.T, h *datasettest.Harness, name, body string) (dataset.Version, error) {
+	t.Helper()
+	return h.Writes.Import(datasettest.Context(t), dataset.ImportRequest{Project: project, Name: name, Filename: name + ".csv", Body: strings.NewReader(body), SchemaChange: true})
+}
+
 func ref(t *testing.T, s string) dataset.Ref {
 	t.Helper()
 	r, err := dataset.ParseRef(s)

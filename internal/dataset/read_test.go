@@ -184,7 +184,7 @@ func TestDigestTellsContentsApart(t *testing.T) {
 		"a,b\n1,2\n", "a,b\n1,3\n", "a,b\n2,1\n", "b,a\n1,2\n", "a,c\n1,2\n", "a,b\n1,2\n1,2\n", "a,b\n", "a,b\nx,2\n", "a,b\n1.5,2\n", "a,b\n,2\n", "a,b\n1,\n",
 		"a,b\nxy,z\n", "a,b\nx,yz\n", "a,b\nx,y\nz,\n", "a,b\nx,\ny,z\n", "a,b\ntrue,2\n", "a,b\n2013-01-01,2\n",
 	} {
-		v, err := imports(t, h, "d", body)
+		v, err := importsChanged(t, h, "d", body)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -51,9 +51,38 @@ type draft struct {
 	// then runs in the transaction of the version; may be nil.
 	then func(ctx context.Context, tx *store.Tx, v Version) error
 	// newest: only the newest version counts as one with the same content.
-	newest  bool
-	redacts *Version           // that the new one stands for; nil for none
-	aside   array.RecordReader // with redacts: its quarantine as it stays; nil for none
+	newest bool
+	// continues demands that an accepted version keeps the schema; nil permits any.
+	continues *continues
+	redacts   *Version           // that the new one stands for; nil for none
+	aside     array.RecordReader // with redacts: its quarantine as it stays; nil for none
+}
+
+// continues says how a change of the schema is refused.
+type continues struct{ origin, hint string }
+
+// check compares a version with the newest accepted one. A type that the dataset declares
+// and a column that it leaves out are changed on purpose.
+func (c *continues) check(spec Spec, was, now Version) error {
+	if c == nil {
+		return nil
+	}
+	var expected table.Schema
+	for _, f := range was.Schema {
+		if slices.Contains(spec.LeaveOut, f.Name) {
+			continue
+		}
+		for _, declared := range spec.Columns {
+			if declared.Name == f.Name {
+				f.Type = declared.Type
+			}
+		}
+		expected = append(expected, f)
+	}
+	if err := now.Schema.Continues(expected, c.origin, was.Ref().String()); err != nil {
+		return err.WithHint("%s", c.hint)
+	}
+	return nil
 }
 
 // write makes a version of a draft's rows: the one path by which versions come
@@ -473,6 +502,11 @@ func (s *core) commit(ctx context.Context, w draft, v Version) (Version, error) 
 		v.Created = s.cfg.Now().UTC().Truncate(time.Microsecond)
 		metadata := ""
 		if v.State == Accepted {
+			if at := slices.IndexFunc(before, func(b Version) bool { return b.Number == d.Accepted }); at >= 0 {
+				if err := w.continues.check(w.spec, before[at], v); err != nil {
+					return Version{}, err
+				}
+			}
 			become(&d, w.onto)
 			if metadata, err = s.describe(ctx, d, before, &v); err != nil {
 				return Version{}, err

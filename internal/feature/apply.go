@@ -344,7 +344,7 @@ func (src Source) zoned(t arrow.DataType) error {
 		return nil
 	}
 	return fault.New(fault.Invalid, "its times have no time zone").
-		WithHint("Set a zone beside the SQL, such as time_zone: America/New_York or UTC, or convert the times in SQL: x::TIMESTAMPTZ treats them as UTC.")
+		WithHint("Set a zone beside the SQL, such as time_zone: America/New_York or UTC in a manifest, or --time-zone America/New_York in a command, or convert the times in SQL: x::TIMESTAMPTZ treats them as UTC.")
 }
 
 // trimSQL takes off what may stand behind a statement but not inside brackets.

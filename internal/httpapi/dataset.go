@@ -81,9 +81,10 @@ func (s *Server) listVersions(ctx context.Context, in *struct {
 // importVersion streams the body into a new version and answers when it is
 // accepted or rejected: 201, or 200 when there was such a version before.
 func (s *Server) importVersion(w http.ResponseWriter, r *http.Request) {
+	query := r.URL.Query()
 	v, err := s.Datasets.Writes.Import(r.Context(), dataset.ImportRequest{
 		Project: project.Name(r.PathValue("project")), Name: r.PathValue("name"),
-		Filename: r.URL.Query().Get("filename"), Body: r.Body,
+		Filename: query.Get("filename"), Body: r.Body, SchemaChange: query.Get("allow_schema_change") == "true",
 	})
 	if err != nil {
 		s.fail(w, r, err)

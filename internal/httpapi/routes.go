@@ -158,7 +158,8 @@ func New(o Options, d Domains) *Server {
 	route(s, "DELETE", p+"/datasets/{name}", "dataset.delete", "Delete a dataset", s.deleteDataset)
 	route(s, "GET", p+"/datasets/{name}/versions", "dataset.read", "List a dataset's versions, newest first", s.listVersions)
 	s.raw("POST", p+"/datasets/{name}/versions", "dataset.import", "Import a file as a new version", media{takes: "application/octet-stream", gives: "application/json"}, s.importVersion,
-		query("filename", "File name; its extension determines the format")).takes(fileBody).takes(fileBody)
+		query("filename", "File name; its extension determines the format"),
+		query("allow_schema_change", "true: accept a version that lacks columns of the newest accepted version, or has them with other types")).takes(fileBody).takes(fileBody)
 	route(s, "POST", p+"/datasets/{name}/derive", "dataset.import", "Create a version by the dataset's transformation: synchronously in DuckDB, or in a Spark job", s.derive)
 	route(s, "GET", p+"/datasets/{ref}/version", "dataset.read", "Get a version in any state", s.datasetVersion)
 	route(s, "GET", p+"/datasets/{ref}/preview", "dataset.query", "Get the first rows of a version", s.preview)

@@ -20,6 +20,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/compute/engine"
 	"github.com/falaj-ml/falaj/internal/fault"
 	"github.com/falaj-ml/falaj/internal/governance/audit"
+	"github.com/falaj-ml/falaj/internal/resource"
 	"github.com/falaj-ml/falaj/internal/store"
 	"github.com/falaj-ml/falaj/internal/training/diagnosis"
 	"github.com/falaj-ml/falaj/internal/worker/archive"
@@ -532,9 +533,12 @@ func checkOutput(dir string, most int64) (files, size int64, err error) {
 		}
 		files++
 		size += info.Size()
-		if files > maxOutputFiles || size > most {
-			return fault.New(fault.TooLarge, "the output has more than %d files or %d bytes", maxOutputFiles, most).
-				WithHint("Keep temporary files in FALAJ_SCRATCH_DIR.")
+		if files > maxOutputFiles {
+			return fault.New(fault.TooLarge, "the output has more than %d files", maxOutputFiles).WithHint("Keep temporary files in FALAJ_SCRATCH_DIR.")
+		}
+		if size > most {
+			return fault.New(fault.TooLarge, "the output is larger than its limit of %s", resource.Bytes(most).Words()).
+				WithHint("Request more in disk.output, or keep temporary files in FALAJ_SCRATCH_DIR.")
 		}
 		return nil
 	})

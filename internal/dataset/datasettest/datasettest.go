@@ -163,7 +163,7 @@ func (h *Harness) Declare(tb testing.TB, name string, spec dataset.Spec) dataset
 func (h *Harness) Put(tb testing.TB, name string, spec dataset.Spec, file string) dataset.Version {
 	tb.Helper()
 	h.Declare(tb, name, spec)
-	v, err := h.Writes.Import(Context(tb), dataset.ImportRequest{Project: Project, Name: name, Filename: name + ".csv", Body: strings.NewReader(file)})
+	v, err := h.Writes.Import(Context(tb), dataset.ImportRequest{Project: Project, Name: name, Filename: name + ".csv", Body: strings.NewReader(file), SchemaChange: true})
 	if err != nil {
 		tb.Fatalf("import %s: %v", name, err)
 	}

@@ -254,14 +254,8 @@ func (s *Service) fits(ctx context.Context, r Run, src Source, schema table.Sche
 	if v.State != dataset.Accepted {
 		return fault.New(fault.Gone, "the run continues %s, which is %s", v.Ref(), v.State).WithHint("%s", anew)
 	}
-	for _, f := range v.Schema {
-		now, ok := schema.Column(f.Name)
-		switch {
-		case !ok:
-			return fault.New(fault.Conflict, "column %q no longer exists in the source, and exists in %s", f.Name, v.Ref()).WithHint("%s", anew)
-		case wider(now.Type, f.Type) == "":
-			return fault.New(fault.Conflict, "column %q is %s in the source and %s in %s", f.Name, now.Type, f.Type, v.Ref()).WithHint("%s", anew)
-		}
+	if err := schema.Continues(v.Schema, "source", v.Ref().String()); err != nil {
+		return err.WithHint("%s", anew)
 	}
 	return nil
 }
@@ -358,7 +352,7 @@ func (s *Service) write(ctx context.Context, r *Run, src Source, d dataset.Datas
 	digest := digestOf(src.Spec.digestable())
 	told := s.now()
 	_, err = s.cfg.Datasets.Writes.Ingest(ctx, dataset.IngestRequest{
-		Project: r.Project, Name: d.Name, Rows: rows, Base: r.Progress.Base,
+		Project: r.Project, Name: d.Name, Rows: rows, Base: r.Progress.Base, SchemaChange: r.Anew,
 		Beside:   []dataset.Labelled{{Name: "source " + src.Name, Residency: src.Spec.Residency, Classification: dataset.Public}}[:beside(src)],
 		Producer: dataset.Producer{Kind: "ingestion", ID: string(r.ID), Digest: digest, Text: about(*r, src)},
 		Progress: func(n int64) {

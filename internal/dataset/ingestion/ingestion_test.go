@@ -529,7 +529,7 @@ func TestColumnsThatChange(t *testing.T) {
 	}
 	wantRows(t, w.rows(t), []string{"0 0 <nil>", "1 1 <nil>", "2 2 <nil>", "3 3 <nil>", "4 4 v", "9 9 new"})
 	w.driver.schema = plain[:2]
-	if r := w.ingest(t, false); r.State != ingestion.Failed || !strings.Contains(r.Error, `column "value" no longer exists`) || !strings.Contains(r.Hint, "--anew") {
+	if r := w.ingest(t, false); r.State != ingestion.Failed || !strings.Contains(r.Error, `column "value" does not exist in the source, and exists in orders@2`) || !strings.Contains(r.Hint, "--anew") {
 		t.Fatalf("%+v", r)
 	}
 	if r := w.ingest(t, true); r.State != ingestion.Succeeded {

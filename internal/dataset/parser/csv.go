@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -341,7 +342,7 @@ func (r *csvReader) next() ([]string, error) {
 		}
 		f := fault.New(fault.Invalid, "row %d (line %d) has %d columns instead of %d", r.row, r.line, len(cells), len(r.all))
 		if value != "" {
-			return nil, f.WithHint("There is more data after column %q. Quote cells that contain the delimiter.", r.all[where]).WithData("%q", value[:min(len(value), 80)])
+			return nil, f.WithHint("There is more data after column %q. Quote cells that contain the delimiter %q. If the file has another delimiter, set spec.delimiter; if its header is not in the first line, set spec.csv.skip_lines.", r.all[where], string(r.Comma)).WithData("%q", value[:min(len(value), 80)])
 		}
 		return nil, f.WithHint("The difference begins at column %q.", r.all[where])
 	}
@@ -417,10 +418,27 @@ type batcher struct {
 	bytes   int
 }
 
+// layoutHint names the setting of a file's layout that a cell calls for; empty for none.
+func layoutHint(cell string, t arrow.Type) string {
+	switch {
+	case !utf8.ValidString(cell):
+		return "If the file is not UTF-8, set its encoding: spec.csv.encoding, such as windows-1252."
+	case (t == arrow.FLOAT64 || t == arrow.FLOAT32 || t == arrow.INT64 || t == arrow.INT32) && commaRE.MatchString(cell):
+		return "If numbers have a decimal comma, set spec.csv.decimal to a comma; if they have thousands separators, set spec.csv.thousands."
+	}
+	return ""
+}
+
+// commaRE is a number with a comma in it.
+var commaRE = regexp.MustCompile(`^[+-]?[0-9.]*,[0-9.,]*$`)
+
 func (b *batcher) add(cells []string, row, line int64) error {
 	for i, c := range cells {
 		if why := b.columns[i].add(c); why != "" {
 			f := cellFault(row, line, b.names[i], c, why)
+			if hint := layoutHint(c, b.schema.Field(i).Type.ID()); hint != "" {
+				return f.WithHint("%s", hint)
+			}
 			if b.columns[i].strict {
 				return f.WithHint("The type was inferred from the first rows. Correct the value, or declare the column's type in the dataset's spec.")
 			}

@@ -36,7 +36,15 @@ func analyse(serialized string) (child.SQLAnalysis, error) {
 	}
 	if t.Error {
 		if t.Position != "" {
-			return child.SQLAnalysis{}, fault.New(fault.Invalid, "%s (at character %s)", t.Message, t.Position)
+			f := fault.New(fault.Invalid, "%s (at character %s)", t.Message, t.Position)
+			if strings.Contains(t.Message, `at or near "@"`) {
+				f = f.WithHint(`Quote the name of a version: FROM "orders@2".`)
+			}
+			return child.SQLAnalysis{}, f
+		}
+		if strings.Contains(t.Message, "can be serialized") {
+			return child.SQLAnalysis{}, fault.New(fault.Invalid, "only SELECT statements can be run").
+				WithHint("Write a pivot as aggregates with FILTER: SELECT sum(x) FILTER (WHERE k = 'a') AS a. Datasets are changed by importing, and listed by `falaj get datasets`.")
 		}
 		return child.SQLAnalysis{}, fault.New(fault.Invalid, "%s", t.Message).WithHint("A query is one SELECT statement; datasets are changed by importing.")
 	}

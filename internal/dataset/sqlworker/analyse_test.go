@@ -83,13 +83,14 @@ func TestAnalyse(t *testing.T) {
 		{"SELEC 1", "syntax error"},
 		{"", "0 statements"},
 		{"SELECT 1; SELECT 2", "2 statements"},
-		{"INSERT INTO t VALUES (1)", "Only SELECT"},
-		{"CREATE TABLE x AS SELECT 1", "Only SELECT"},
-		{"COPY t TO '/tmp/x'", "Only SELECT"},
-		{"ATTACH '/tmp/x'", "Only SELECT"},
-		{"INSTALL httpfs", "Only SELECT"},
-		{"SET threads = 1", "Only SELECT"},
-		{"PRAGMA database_list", "Only SELECT"},
+		{"INSERT INTO t VALUES (1)", "only SELECT"},
+		{"CREATE TABLE x AS SELECT 1", "only SELECT"},
+		{"COPY t TO '/tmp/x'", "only SELECT"},
+		{"ATTACH '/tmp/x'", "only SELECT"},
+		{"INSTALL httpfs", "only SELECT"},
+		{"SET threads = 1", "only SELECT"},
+		{"PRAGMA database_list", "only SELECT"},
+		{"DELETE FROM t", "only SELECT"},
 		{"SELECT * FROM read_csv('/etc/passwd')", "read_csv cannot be used"},
 		{"SELECT * FROM read_text('/etc/passwd')", "cannot be used"},
 		{"SELECT * FROM glob('/*')", "cannot be used"},
@@ -110,6 +111,14 @@ func TestAnalyse(t *testing.T) {
 		if a, err := analyse(s); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%.80s: %v, %v, want %q", c.sql, a, err, c.want)
 		}
+	}
+}
+
+// TestVersionToQuote: the error for a version without quotes says to quote it.
+func TestVersionToQuote(t *testing.T) {
+	_, err := analyse(serializer(t)("SELECT * FROM orders@2"))
+	if !fault.Is(err, fault.Invalid) || !strings.Contains(fault.HintOf(err), `"orders@2"`) {
+		t.Errorf("%v, hint %q", err, fault.HintOf(err))
 	}
 }
 

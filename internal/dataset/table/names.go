@@ -35,7 +35,10 @@ func CheckNames(names []string) error {
 			return fault.New(fault.Invalid, "the name of column %d has %d bytes, over the limit of %d", i+1, len(name), MaxName)
 		case !utf8.ValidString(name):
 			return fault.New(fault.Invalid, "the name of column %d, %s, is not UTF-8", i+1, strconv.QuoteToASCII(name)).
-				WithHint("Save the file as UTF-8.")
+				WithHint("Save the file as UTF-8, or set the encoding of a CSV file: spec.csv.encoding, such as windows-1252.")
+		case strings.Contains(name, "\t"):
+			return fault.New(fault.Invalid, "the name of column %d, %q, contains a tab", i+1, name).
+				WithHint(`If the columns of the file are separated by tabs, set spec.delimiter to "\t".`)
 		case strings.ContainsFunc(name, unicode.IsControl):
 			return fault.New(fault.Invalid, "the name of column %d, %q, contains a control character", i+1, name)
 		}

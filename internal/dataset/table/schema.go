@@ -113,6 +113,22 @@ func Wider(a, b Type) (t Type, ok bool) {
 	return "", false
 }
 
+// Continues checks that a dataset's new version keeps the columns of an earlier one: each
+// exists, with a type that holds the values of both. Errors: fault.Conflict, which calls
+// the new rows by their origin and the earlier ones by their version.
+func (s Schema) Continues(was Schema, origin, version string) *fault.Error {
+	for _, f := range was {
+		now, ok := s.Column(f.Name)
+		if !ok {
+			return fault.New(fault.Conflict, "column %q does not exist in the %s, and exists in %s", f.Name, origin, version)
+		}
+		if _, ok := Wider(now.Type, f.Type); !ok {
+			return fault.New(fault.Conflict, "column %q is %s in the %s and %s in %s", f.Name, now.Type, origin, f.Type, version)
+		}
+	}
+	return nil
+}
+
 // TypeOf finds the type whose Arrow type is exactly dt.
 func TypeOf(dt arrow.DataType) (Type, bool) {
 	for t, a := range arrowTypes {

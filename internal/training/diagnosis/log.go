@@ -144,10 +144,51 @@ const (
 	causeMark     = "The above exception was the direct cause of the following exception"
 )
 
-// lastTraceback is the one that ended the program: the last of the log. Where a launcher
+// syntaxRE is what Python prints of a script that it cannot compile, without a traceback;
+// what stands before it is a label.
+var syntaxRE = regexp.MustCompile(`^(.*?)((?:Syntax|Indentation|Tab)Error: .*)$`)
+
+// syntaxError is the last error of a script that Python could not compile: its place, the
+// code with a mark below it, and the error.
+func syntaxError(lines []Line) (t traceback, found bool) {
+	for i, line := range slices.Backward(lines) {
+		m := syntaxRE.FindStringSubmatch(line.Text)
+		if m == nil {
+			continue
+		}
+		for at := i - 1; at >= 0 && at >= i-6; at-- {
+			text, ok := strings.CutPrefix(lines[at].Text, m[1])
+			if !ok || !frameRE.MatchString(text) {
+				continue
+			}
+			t = traceback{begin: at, label: m[1], exception: line}
+			t.exception.Text = m[2]
+			place := lines[at]
+			place.Text = text
+			t.frame = []Line{place}
+			if code, ok := next(lines[:i], at, m[1]); ok {
+				t.frame = append(t.frame, code)
+			}
+			return t, true
+		}
+	}
+	return t, false
+}
+
+// lastTraceback is what ended the program: the last traceback, or the syntax error behind
+// it or behind which there is only that of a launcher.
+func lastTraceback(lines []Line) (last traceback, found bool) {
+	last, found = lastMarked(lines)
+	if t, ok := syntaxError(lines); ok && (!found || t.exception.Number > last.exception.Number || !last.relayed && childRE.MatchString(last.exception.Text)) {
+		return t, true
+	}
+	return last, found
+}
+
+// lastMarked is the traceback that ended the program: the last of the log. Where a launcher
 // only says that a process has failed, it is that of the process; of several processes,
 // that of one which did not merely lose the others.
-func lastTraceback(lines []Line) (last traceback, found bool) {
+func lastMarked(lines []Line) (last traceback, found bool) {
 	relayed, fallback := false, false
 	for i, tries := len(lines)-1, 0; i >= 0 && tries < maxTracebacks; i-- {
 		if !strings.Contains(lines[i].Text, tracebackMark) {
