@@ -88,7 +88,7 @@ func (a *App) openGovernance(ctx context.Context) (err error) {
 	a.guard = border.NewGuard(a.journal)
 	a.projects = tenancy.New(tenancy.Config{
 		DB: a.db, Store: projectsql.Store{}, Roster: a.roster, Authorizer: a.authorizer, Accounts: a.accounts, Zones: a.zones, TwoPeople: a.requests,
-		Contents: []tenancy.Contents{a.authorizer, a.requests}, Provider: a.cfg.HasProvider,
+		Contents: []tenancy.Contents{a.authorizer, a.requests}, Provider: a.cfg.Identity.Has,
 	})
 
 	var passphrase []byte

@@ -23,12 +23,12 @@ func (a *App) openSignIn() error {
 		if err != nil {
 			return err
 		}
-		providers = append(providers, a.cfg.LoginProvider(name, secret, roots, a.log))
+		providers = append(providers, a.cfg.Identity.Login(name, secret, roots, a.log))
 	}
 	var err error
 	if a.signIn, err = signin.New(signin.Config{
 		DB: a.db, Store: identitysql.Sessions{}, Accounts: a.accounts, Authorizer: a.authorizer, Sealer: a.keys, Journal: a.journal, Providers: providers,
-		URL: cmp.Or(a.cfg.LoginURL(), a.url(a.http)), Log: a.log,
+		URL: cmp.Or(a.cfg.Identity.Base(), a.url(a.http)), Log: a.log,
 	}); err != nil {
 		return err
 	}

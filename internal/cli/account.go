@@ -36,14 +36,14 @@ func (a *app) accounts() *cobra.Command {
 	var reason string
 	disable := &cobra.Command{
 		Use: "disable ACCOUNT", Short: "Disable an account: its tokens stop working and its sessions end",
-		Long: "The account keeps its roles, and works again after `falaj account enable`. Jobs that run go on; cancel them with\n" +
+		Long: "The account keeps its roles, and works again after `falaj account enable`. Running jobs continue; cancel them with\n" +
 			"`falaj job cancel`. The last administrator and your own account cannot be disabled.",
 		Example: "  falaj account disable user/alice --reason \"left the company\"", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.changeAccount(cmd, args[0], "disable", map[string]string{"reason": reason})
 		},
 	}
-	disable.Flags().StringVar(&reason, "reason", "", "reason, for the audit log and for who looks at the account")
+	disable.Flags().StringVar(&reason, "reason", "", "reason, shown with the account and in the audit log")
 	enable := &cobra.Command{
 		Use: "enable ACCOUNT", Short: "Enable a disabled account", Example: "  falaj account enable user/alice", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.changeAccount(cmd, args[0], "enable", nil) },

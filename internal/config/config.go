@@ -80,10 +80,7 @@ type Config struct {
 		Layout       string   `koanf:"layout" doc:"Redis layout: falaj (encrypted rows only), or feast to also keep unencrypted copies of public and internal features in Feast's layout, for unmodified Feast SDKs"`
 	} `koanf:"online"`
 
-	Identity struct {
-		URL       string              `koanf:"url" doc:"URL under which browsers reach this server, such as https://falaj.example:7070. Required with identity providers"`
-		Providers map[string]Provider `koanf:"providers" doc:"OpenID Connect providers that people log in at, by name: issuer, client_id, client_secret_file and more; configuration file only"`
-	} `koanf:"identity"`
+	Identity Identity `koanf:"identity"`
 
 	Keys struct {
 		PassphraseFile string `koanf:"passphrase_file" doc:"File with the passphrase that seals the master key"`

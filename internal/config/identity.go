@@ -21,6 +21,12 @@ import (
 	"github.com/falaj-ml/falaj/internal/resource"
 )
 
+// Identity is where people log in.
+type Identity struct {
+	URL       string              `koanf:"url" doc:"URL under which browsers reach this server, such as https://falaj.example:7070. Required with identity providers"`
+	Providers map[string]Provider `koanf:"providers" doc:"OpenID Connect providers for logins, by name: issuer, client_id, client_secret_file and more; configuration file only"`
+}
+
 // Provider is an OpenID Connect provider that people log in at.
 type Provider struct {
 	Issuer        string            `koanf:"issuer"`             // exactly as the provider's discovery document has it
@@ -68,10 +74,10 @@ func checkProviderKeys(raw map[string]any) error {
 	return nil
 }
 
-// LoginProvider is an identity provider as people log in at it. secret and roots are nil where
+// Login is an identity provider as people log in at it. secret and roots are nil where
 // none are set.
-func (c Config) LoginProvider(name string, secret func() string, roots func() *x509.CertPool, log *slog.Logger) signin.Provider {
-	p := c.Identity.Providers[name]
+func (i Identity) Login(name string, secret func() string, roots func() *x509.CertPool, log *slog.Logger) signin.Provider {
+	p := i.Providers[name]
 	scopes := p.Scopes
 	if len(scopes) == 0 {
 		scopes = []string{"profile", "email"}
@@ -87,14 +93,14 @@ func (c Config) LoginProvider(name string, secret func() string, roots func() *x
 	return out
 }
 
-// HasProvider reports whether an identity provider of the name is set.
-func (c Config) HasProvider(name string) bool {
-	_, ok := c.Identity.Providers[name]
+// Has reports whether an identity provider of the name is set.
+func (i Identity) Has(name string) bool {
+	_, ok := i.Providers[name]
 	return ok
 }
 
-// LoginURL is where browsers reach the server; empty where that is not set.
-func (c Config) LoginURL() string { return strings.TrimRight(c.Identity.URL, "/") }
+// Base is where browsers reach the server; empty where that is not set.
+func (i Identity) Base() string { return strings.TrimRight(i.URL, "/") }
 
 // Times of a provider: those that are set, else the defaults. The values are validated.
 func (p Provider) Times() (session, recheck, unproved time.Duration) {

@@ -238,7 +238,7 @@ func (s *Server) disableAccount(ctx context.Context, in *struct {
 	Ref     string `path:"ref" maxLength:"100" doc:"user/alice, service/ci or an account id; encode the slash as %2F"`
 	Project string `query:"project" maxLength:"63" doc:"Project of a service account"`
 	Body    struct {
-		Reason string `json:"reason,omitempty" maxLength:"200" doc:"Reason, for the audit log and for who looks at the account"`
+		Reason string `json:"reason,omitempty" maxLength:"200" doc:"Reason, shown with the account and in the audit log"`
 	}
 },
 ) (*body[account.Account], error) {

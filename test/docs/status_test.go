@@ -25,7 +25,7 @@ var absent = map[string]struct{ glob, pattern string }{
 	"OpenTelemetry":                                           {"docs/reference/config.md", `(?i)otlp|opentelemetry`},
 	"schedules":                                               {"docs/reference/permissions.md", "`schedule\\."},
 	"shadows evaluated by labels":                             {"internal/serving/rollout/*.go", `(?i)func \w*shadow`},
-	"OIDC and LDAP":                                           {"internal/governance/identity/*", `/(oidc|ldap)$`},
+	"LDAP, SCIM, second factors":                              {"internal/governance/identity/*", `/(ldap|scim|webauthn)$`},
 	"privacy budgets":                                         {"internal/governance/privacy/*.go", `(?i)epsilon`},
 	"administration in the web console":                       {"console/src/pages/*", `/(Accounts|Members|Secrets|Tokens|Zones)\w*\.tsx$`},
 	"gRPC other than for online features and inference":       {"api/falaj/*", `/(datasets|jobs|models|audit)$`},

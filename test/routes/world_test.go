@@ -136,7 +136,7 @@ func open(t *testing.T) *world {
 	applied, err := c.Apply(t.Context(), "", []byte(onData), false)
 	must(t, err)
 	w.param = map[string]string{
-		"projects/project": flights, "namespaces/project": flights, "tables/table": "plain", "views/view": "absent", "datasets/name": "weather", "datasets/ref": "weather@1", "entities/ref": "origin", "feature-views/ref": "temperature",
+		"oidc/provider": "absent", "projects/project": flights, "namespaces/project": flights, "tables/table": "plain", "views/view": "absent", "datasets/name": "weather", "datasets/ref": "weather@1", "entities/ref": "origin", "feature-views/ref": "temperature",
 		"feature-services/ref": "service", "training-sets/ref": "absent@1", "environments/name": "absent", "jobs/job": applied[len(applied)-1].ID,
 		"models/name": "delay", "versions/version": "1", "aliases/alias": "champion", "deployments/name": "absent", "gateways/name": "absent", "model-policies/name": "absent", "files/file": "model.onnx", "models/model": "absent", "models/call": "absent:predict", "versions/call": "1:predict", "endpoints/model": "absent", "pools/name": "shut", "zones/zone": "home", "budgets/project": "flights", "queues/name": "lab",
 		"nodes/node": "absent", "checkpoints/name": "absent", "workloads/workload": "absent", "mounts/mount": "0",

@@ -42,7 +42,7 @@ const (
 func (p Person) Check() error {
 	switch {
 	case p.Issuer == "" || p.Subject == "":
-		return fault.New(fault.Invalid, "the provider does not say who the person is")
+		return fault.New(fault.Invalid, "the provider does not identify the person")
 	case len(p.Subject) > maxSubject:
 		return fault.New(fault.Invalid, "the subject has %d bytes, at most %d are allowed", len(p.Subject), maxSubject)
 	case len(p.Groups) > project.MaxGroups:

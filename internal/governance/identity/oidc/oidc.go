@@ -143,7 +143,7 @@ func (p *Provider) Redeem(ctx context.Context, a Attempt, answer Answer) (Proof,
 	case answer.Issuer != "" && answer.Issuer != p.cfg.Issuer:
 		return Proof{}, p.refused("the answer is from %.200q, another provider", answer.Issuer)
 	case answer.Issuer == "" && m.NamesItself:
-		return Proof{}, p.refused("the answer does not say which provider it is from")
+		return Proof{}, p.refused("the answer does not name its provider")
 	case answer.Error != "":
 		return Proof{}, p.declined(answer.Error, answer.ErrorExplanation)
 	case answer.Code == "":

@@ -224,7 +224,7 @@ func TestRefusedAnswers(t *testing.T) {
 		"other state":       {func(q url.Values) { q.Set("state", "another") }, "another attempt"},
 		"no state":          {func(q url.Values) { q.Del("state") }, "another attempt"},
 		"other provider":    {func(q url.Values) { q.Set("iss", "https://other.example") }, "another provider"},
-		"no provider":       {func(q url.Values) { q.Del("iss") }, "which provider"},
+		"no provider":       {func(q url.Values) { q.Del("iss") }, "does not name its provider"},
 		"no code":           {func(q url.Values) { q.Del("code") }, "no code"},
 		"two codes":         {func(q url.Values) { q.Add("code", "another") }, "more than once"},
 		"unknown code":      {func(q url.Values) { q.Set("code", "another") }, "Code not valid"},
