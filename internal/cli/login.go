@@ -161,6 +161,6 @@ func (a *app) browser(ctx context.Context, to string) bool {
 	default:
 		return false
 	}
-	cmd := exec.CommandContext(ctx, name, to) //nolint:gosec // a URL of the server that the person named
+	cmd := exec.CommandContext(ctx, name, to)
 	return cmd.Start() == nil
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/falaj-ml/falaj/internal/store"
 )
 
-// ListPools keeps pools and the state of their nodes. The API calls it, and jobs check the pools
+// Pools keeps pools and the state of their nodes. The API calls it, and jobs check the pools
 // that they name.
 type Pools struct{ *core }
 

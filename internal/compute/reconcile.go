@@ -325,7 +325,8 @@ func (s *Scheduling) awaitEnd(ctx context.Context, w Workload, c *reconciler) er
 			return
 		}
 		stopping = true
-		helpers.Go(func() { s.stop(ctx, e.Driver, w) })
+		as := w // which changes once it has ended
+		helpers.Go(func() { s.stop(ctx, e.Driver, as) })
 	}
 	if w.Stop != "" {
 		stop()

@@ -164,7 +164,8 @@ func (p Provider) validateTimes(at string) error {
 		key, value  string
 		least, most time.Duration
 	}{
-		{"session", p.Session, 5 * time.Minute, 30 * 24 * time.Hour}, {"recheck", p.Recheck, 10 * time.Second, 24 * time.Hour},
+		{"session", p.Session, 5 * time.Minute, 30 * 24 * time.Hour},
+		{"recheck", p.Recheck, 10 * time.Second, 24 * time.Hour},
 		{"unproved", p.Unproved, 5 * time.Minute, 366 * 24 * time.Hour},
 	} {
 		if d, err := resource.ParseDuration(t.value); t.value != "" && (err != nil || d < t.least || d > t.most) {

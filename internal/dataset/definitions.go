@@ -128,8 +128,8 @@ func (d Dataset) columns() []string {
 	return slices.Clone(d.Columns)
 }
 
-// took adds the columns of a version that is about to become the dataset's newest.
-func (d *Dataset) took(v Version) {
+// addColumns adds the columns of a version that is about to become the dataset's newest.
+func addColumns(d *Dataset, v Version) {
 	names := d.columns()
 	if v.State == Accepted {
 		for _, f := range v.Schema {

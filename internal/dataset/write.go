@@ -531,7 +531,7 @@ func (s *core) commit(ctx context.Context, w draft, v Version) (Version, error) 
 			if err := s.inTurn(ctx, tx, now, v); err != nil {
 				return err
 			}
-			now.took(v)
+			addColumns(&now, v)
 			now.Latest = v.Number
 			if v.State == Accepted {
 				now.Accepted, now.Metadata, now.Stale = v.Number, metadata, false

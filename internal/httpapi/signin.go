@@ -55,8 +55,9 @@ func (s *Server) choices() []signin.Choice {
 }
 
 // cookie is a cookie of the server as it is set.
-func (s *Server) cookie(name, value, at string, age time.Duration, site http.SameSite) *http.Cookie {
-	c := &http.Cookie{Name: s.cookieName(name), Value: value, Path: at, MaxAge: int(age / time.Second), HttpOnly: true, Secure: s.cfg.Secure, SameSite: site}
+func (s *Server) cookie(name, value string, age time.Duration, site http.SameSite) *http.Cookie {
+	//nolint:gosec // Secure where browsers come by https
+	c := &http.Cookie{Name: s.cookieName(name), Value: value, Path: "/", MaxAge: int(age / time.Second), HttpOnly: true, Secure: s.cfg.Secure, SameSite: site}
 	if value == "" {
 		c.MaxAge = -1
 	}
@@ -91,8 +92,8 @@ func (s *Server) beginLogin(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	// Lax: the provider sends the browser back from another site.
-	http.SetCookie(w, s.cookie(c.Name, c.Value, "/", c.MaxAge, http.SameSiteLaxMode))
-	http.Redirect(w, r, to, http.StatusFound)
+	http.SetCookie(w, s.cookie(c.Name, c.Value, c.MaxAge, http.SameSiteLaxMode))
+	http.Redirect(w, r, to, http.StatusFound) //nolint:gosec // the provider's address, by its own metadata
 }
 
 func (s *Server) finishLogin(w http.ResponseWriter, r *http.Request) {
@@ -104,21 +105,21 @@ func (s *Server) finishLogin(w http.ResponseWriter, r *http.Request) {
 	name := signin.CookieOf(q.Get("state"))
 	login, err := s.SignIn.Finish(r.Context(), r.PathValue("provider"), q, func(name string) string { return s.cookieOf(r, name) },
 		signin.Client{Address: identity.CallOf(r.Context()).Address, Agent: r.UserAgent()})
-	http.SetCookie(w, s.cookie(name, "", "/", 0, http.SameSiteLaxMode)) // the attempt is over
+	http.SetCookie(w, s.cookie(name, "", 0, http.SameSiteLaxMode)) // the attempt is over
 	if err != nil {
 		s.loginFailed(w, r, err)
 		return
 	}
 	// Strict: requests of the console come from the console's own pages.
-	http.SetCookie(w, s.cookie(sessionCookie, login.Secret, "/", time.Until(login.Token.ExpiresAt), http.SameSiteStrictMode))
+	http.SetCookie(w, s.cookie(sessionCookie, login.Secret, time.Until(login.Token.ExpiresAt), http.SameSiteStrictMode))
 	http.Redirect(w, r, login.Next, http.StatusSeeOther)
 }
 
 // loginFailed brings the browser back to the login page, which reads why from a cookie.
 func (s *Server) loginFailed(w http.ResponseWriter, r *http.Request, err error) {
 	told, hint := fault.Brief(s.ended(r, err))
-	c := s.cookie(problemCookie, url.PathEscape(strings.TrimSpace(told+". "+hint)), "/", problemTime, http.SameSiteStrictMode)
-	c.HttpOnly = false // the page reads it
+	c := s.cookie(problemCookie, url.PathEscape(strings.TrimSpace(told+". "+hint)), problemTime, http.SameSiteStrictMode)
+	c.HttpOnly = false //nolint:gosec // the page reads it
 	http.SetCookie(w, c)
 	http.Redirect(w, r, "/console/", http.StatusSeeOther)
 }
@@ -214,7 +215,7 @@ func (s *Server) logout(ctx context.Context, _ *struct{}) (*endedSession, error)
 		return nil, err
 	}
 	to, err := s.SignIn.Logout(ctx)
-	return &endedSession{Cookie: s.cookie(sessionCookie, "", "/", 0, http.SameSiteStrictMode).String(), Body: loggedOut{to}}, err
+	return &endedSession{Cookie: s.cookie(sessionCookie, "", 0, http.SameSiteStrictMode).String(), Body: loggedOut{to}}, err
 }
 
 func (s *Server) listSessions(ctx context.Context, in *struct {

@@ -60,8 +60,18 @@ func openLogin(t *testing.T) *loginWorld {
 	return w
 }
 
+// reply is an answer without its body.
+type reply struct {
+	Status     string
+	StatusCode int
+	Header     http.Header
+	cookies    []*http.Cookie
+}
+
+func (r reply) Cookies() []*http.Cookie { return r.cookies }
+
 // send sends a request without following redirects; headers are names and values in turn.
-func (w *loginWorld) send(t *testing.T, method, path, form string, headers ...string) *http.Response {
+func (w *loginWorld) send(t *testing.T, method, path, form string, headers ...string) reply {
 	t.Helper()
 	req, err := http.NewRequestWithContext(context.WithoutCancel(t.Context()), method, w.url+path, strings.NewReader(form))
 	if err != nil {
@@ -78,8 +88,8 @@ func (w *loginWorld) send(t *testing.T, method, path, form string, headers ...st
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = res.Body.Close() })
-	return res
+	_ = res.Body.Close()
+	return reply{Status: res.Status, StatusCode: res.StatusCode, Header: res.Header, cookies: res.Cookies()}
 }
 
 func TestLoginCookies(t *testing.T) {

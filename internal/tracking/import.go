@@ -499,7 +499,7 @@ func (i *importing) within(ctx context.Context, tx *store.Tx, id ExperimentID) e
 	return err
 }
 
-func (m LoggedModel) values(tags []Pair) Values {
+func valuesOfModel(m LoggedModel, tags []Pair) Values {
 	return Values{}.With("name", m.Name).With("model_type", m.Type).With("status", string(m.Status)).With("lifecycle_stage", string(m.Stage)).WithTags(tags)
 }
 
@@ -550,7 +550,7 @@ func (i *importing) model(ctx context.Context, tx *store.Tx, m ImportedModel) (I
 	}
 	m.Project, m.Owner, m.Origin = i.p, i.owner, Origin{}
 	params, tags := i.pairs(&o, "param", m.Params, "", MaxLoggedModelParam), i.pairs(&o, "tag", m.Tags, "", MaxTagValue)
-	theirs := m.values(tags)
+	theirs := valuesOfModel(m.LoggedModel, tags)
 	record := Imported{ID: o.ID, Digest: m.Digest, Base: Base(nil).Next(theirs, theirs)}
 	var remove []string
 	if exists {
@@ -558,7 +558,7 @@ func (i *importing) model(ctx context.Context, tx *store.Tx, m ImportedModel) (I
 		if err := i.s.store.FillLoggedModels(ctx, tx, filled); err != nil {
 			return o, err
 		}
-		here := ours.values(filled[0].Tags)
+		here := valuesOfModel(ours, filled[0].Tags)
 		var merged Merged
 		if merged, record = i.merge(&o, old, m.Digest, theirs, here); merged.Unchanged() && old.Digest == record.Digest {
 			o.Result = ImportUnchanged
@@ -669,7 +669,7 @@ func (i *importing) run(ctx context.Context, tx *store.Tx, r ImportedRun) (Impor
 	return o, i.s.logging.logMetrics(ctx, tx, r.Run, points)
 }
 
-func (r Run) values(tags []Pair) Values {
+func valuesOfRun(r Run, tags []Pair) Values {
 	v := Values{}.With("name", r.Name).With("status", string(r.Status)).With("lifecycle_stage", string(r.Stage)).WithTags(tags)
 	if r.End != 0 {
 		v["end_time"] = strconv.FormatInt(int64(r.End), 10)
@@ -695,7 +695,7 @@ func (i *importing) whole(ctx context.Context, tx *store.Tx, r ImportedRun, old 
 	r.Owner, r.Origin = i.owner, Origin{}
 	r.Created = time.UnixMilli(int64(r.Start))
 	tags := i.tags(o, r.Tags)
-	theirs := r.values(tags)
+	theirs := valuesOfRun(r.Run, tags)
 	record := Imported{ID: o.ID, Digest: r.Digest, Base: Base(nil).Next(theirs, theirs)}
 	var remove []string
 	if exists {
@@ -703,7 +703,7 @@ func (i *importing) whole(ctx context.Context, tx *store.Tx, r ImportedRun, old 
 		if err := i.s.store.FillRuns(ctx, tx, filled); err != nil {
 			return true, err
 		}
-		here := ours.values(filled[0].Tags)
+		here := valuesOfRun(ours, filled[0].Tags)
 		var merged Merged
 		if merged, record = i.merge(o, old, r.Digest, theirs, here); merged.Unchanged() && old.Digest == record.Digest {
 			o.Result = ImportUnchanged

@@ -930,7 +930,6 @@ func TestPermissions(t *testing.T) {
 			return err
 		},
 	}
-	before := len(auditRows(t, w))
 	for name, act := range writes {
 		wantKind(t, act(vera), fault.PermissionDenied, "")
 		if err := act(nobody); !fault.Is(err, fault.PermissionDenied) {
@@ -964,7 +963,7 @@ func TestPermissions(t *testing.T) {
 		}
 	}
 	all, open := []string{"logs", "plot.png", "logs/attempt-1.log", "logs/attempt-12.log", "logs/loss.txt"}, []string{"logs", "plot.png", "logs/loss.txt"}
-	before = len(auditRows(t, w))
+	before := len(auditRows(t, w))
 	for _, reader := range []struct {
 		who   string
 		run   tracking.RunID

@@ -174,9 +174,7 @@ const (
 	maxDisk     = 1 << 60
 )
 
-var (
-	envRE = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
-)
+var envRE = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
 
 // Validate refuses what cannot be a job. Error: fault.Invalid.
 func (s Spec) Validate() error {

@@ -559,7 +559,7 @@ func (i *importer) head(r Run) ([]byte, error) {
 
 // canonical is a copy whose parts are in an order of their own: sources give them in different
 // ones.
-func (r Run) canonical() Run {
+func canonical(r Run) Run {
 	r.Params, r.Tags = r.Params.sorted(), r.Tags.sorted()
 	r.Inputs, r.Models = slices.Clone(r.Inputs), slices.Clone(r.Models)
 	for n := range r.Inputs {
@@ -581,7 +581,7 @@ func (p Pairs) sorted() Pairs {
 // summary is the first half of a run's digest: it is of all but its history, for which the
 // latest points of metrics stand.
 func (i *importer) summary(r Run) (string, error) {
-	head, err := i.head(r.canonical())
+	head, err := i.head(canonical(r))
 	if err != nil {
 		return "", err
 	}

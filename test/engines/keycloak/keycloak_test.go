@@ -85,7 +85,7 @@ func person(name string, groups ...string) map[string]any {
 func (k *keycloak) ask(method, path string, body, out any) {
 	k.t.Helper()
 	if time.Now().After(k.until) {
-		res, err := http.PostForm(k.url+"/realms/master/protocol/openid-connect/token", url.Values{"grant_type": {"password"}, "client_id": {"admin-cli"}, "username": {admin}, "password": {secret}}) //nolint:noctx // of a test
+		res, err := http.PostForm(k.url+"/realms/master/protocol/openid-connect/token", url.Values{"grant_type": {"password"}, "client_id": {"admin-cli"}, "username": {admin}, "password": {secret}})
 		if err != nil {
 			k.t.Fatal(err)
 		}
@@ -108,7 +108,7 @@ func (k *keycloak) ask(method, path string, body, out any) {
 	}
 	req.Header.Set("Authorization", "Bearer "+k.token)
 	req.Header.Set("Content-Type", "application/json")
-	res, err := http.DefaultClient.Do(req)
+	res, err := (&http.Client{Timeout: live.Wait}).Do(req)
 	if err != nil {
 		k.t.Fatal(err)
 	}

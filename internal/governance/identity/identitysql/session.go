@@ -2,6 +2,8 @@ package identitysql
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"time"
 
 	"github.com/uptrace/bun"
@@ -163,7 +165,7 @@ func (Sessions) InsertCode(ctx context.Context, tx *store.Tx, c signin.Code) err
 // TakeCode implements signin.Store.
 func (Sessions) TakeCode(ctx context.Context, tx *store.Tx, hash []byte, now time.Time) (signin.Code, error) {
 	var rows []codeRow
-	if _, err := tx.NewDelete().Model(&rows).Where("hash = ? AND expires_at > ?", hash, store.At(now)).Returning("*").Exec(ctx); err != nil && found(err, "code") == err {
+	if _, err := tx.NewDelete().Model(&rows).Where("hash = ? AND expires_at > ?", hash, store.At(now)).Returning("*").Exec(ctx); err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return signin.Code{}, err
 	}
 	if len(rows) == 0 {

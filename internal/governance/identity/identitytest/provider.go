@@ -83,7 +83,8 @@ type grant struct {
 // NewProvider starts a provider for a confidential client.
 func NewProvider(tb testing.TB, now func() time.Time) *Provider {
 	tb.Helper()
-	p := &Provider{ClientID: "falaj", Secret: "sëcret & more", codes: map[string]*grant{}, refresh: map[string]*grant{}, now: now, asked: map[string]int{}}
+	p := &Provider{ClientID: "falaj", Secret: "sëcret & more", //nolint:gosec // of a test
+		codes: map[string]*grant{}, refresh: map[string]*grant{}, now: now, asked: map[string]int{}}
 	if p.now == nil {
 		p.now = time.Now
 	}
@@ -200,7 +201,7 @@ func (p *Provider) authorize(w http.ResponseWriter, r *http.Request) {
 		p.knobs.Answer(out)
 	}
 	back.RawQuery = out.Encode()
-	http.Redirect(w, r, back.String(), http.StatusFound)
+	http.Redirect(w, r, back.String(), http.StatusFound) //nolint:gosec // of a test
 }
 
 func (p *Provider) token(w http.ResponseWriter, r *http.Request) {

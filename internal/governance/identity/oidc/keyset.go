@@ -62,7 +62,7 @@ var errUnsigned = errors.New("the signature is by none of the provider's keys")
 
 // VerifySignature gives the payload of a token that one of the keys signed.
 func (k *keySet) VerifySignature(ctx context.Context, token string) ([]byte, error) {
-	jws, err := jose.ParseSigned(token, algorithms)
+	jws, err := jose.ParseSignedCompact(token, algorithms)
 	if err != nil || len(jws.Signatures) != 1 {
 		return nil, errors.Join(errUnsigned, err)
 	}

@@ -203,7 +203,7 @@ func (s *Service) BackChannel(ctx context.Context, provider, token string) error
 	if err := s.rates.Take(share.AddressKey(identity.CallOf(ctx).Address)); err != nil {
 		return err
 	}
-	l, err := p.Provider.Logout(ctx, token)
+	l, err := p.Logout(ctx, token)
 	if err != nil {
 		return err
 	}

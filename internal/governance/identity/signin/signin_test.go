@@ -67,6 +67,7 @@ var alice = identitytest.Person{Subject: "s-1", Username: "Alice.Smith@bank.exam
 var client = signin.Client{Address: "192.0.2.7", Agent: "Firefox"}
 
 func onBoth(t *testing.T, test func(t *testing.T, w *world)) {
+	t.Helper()
 	for name, open := range map[string]func(testing.TB, ...store.Migrations) *store.DB{"SQLite": storetest.SQLite, "PostgreSQL": storetest.PostgreSQL} {
 		t.Run(name, func(t *testing.T) { test(t, newWorld(t, open(t, policytest.Migrations()...))) })
 	}
@@ -152,6 +153,7 @@ func (w *world) grant(tb testing.TB, principal string, role project.Role) error 
 
 func TestRolesFollowGroups(t *testing.T) {
 	onBoth(t, func(t *testing.T, w *world) {
+		t.Helper()
 		w.Project(t, "p")
 		if err := w.grant(t, "group/op//ml/engineers", project.Engineer); err != nil {
 			t.Fatal(err)
@@ -208,6 +210,7 @@ func TestRolesFollowGroups(t *testing.T) {
 // TestNoAccountIsTakenOver meets people with names and addresses of others.
 func TestNoAccountIsTakenOver(t *testing.T) {
 	onBoth(t, func(t *testing.T, w *world) {
+		t.Helper()
 		local, err := w.Accounts.CreateUser(w.AsAdmin(t.Context()), "alice-smith")
 		if err != nil {
 			t.Fatal(err)
@@ -319,6 +322,7 @@ func TestRequiredGroups(t *testing.T) {
 // TestLeavingTheRequiredGroup takes roles and tokens, too.
 func TestLeavingTheRequiredGroup(t *testing.T) {
 	onBoth(t, func(t *testing.T, w *world) {
+		t.Helper()
 		w.cfg.Providers[0].Require = []string{"/falaj"}
 		w.restart(t)
 		w.Project(t, "p")
@@ -363,6 +367,7 @@ func TestLeavingTheRequiredGroup(t *testing.T) {
 // TestDeletedAccountsStayDeleted, though the provider still confirms the person.
 func TestDeletedAccountsStayDeleted(t *testing.T) {
 	onBoth(t, func(t *testing.T, w *world) {
+		t.Helper()
 		login := w.mustLogin(t)
 		if err := w.Accounts.DeleteAccount(w.AsAdmin(t.Context()), "", "user/alice-smith"); err != nil {
 			t.Fatal(err)
@@ -408,6 +413,7 @@ func TestRotatedTokensAreKept(t *testing.T) {
 // TestEnds has everything that ends a session or the tokens of a person.
 func TestEnds(t *testing.T) {
 	onBoth(t, func(t *testing.T, w *world) {
+		t.Helper()
 		token := func(login signin.Login) string {
 			t.Helper()
 			who, err := w.Accounts.Authenticate(t.Context(), login.Secret)
@@ -532,6 +538,7 @@ func TestEnds(t *testing.T) {
 // used twice looks like theft to a provider.
 func TestOneServerRefreshes(t *testing.T) {
 	onBoth(t, func(t *testing.T, w *world) {
+		t.Helper()
 		var logins []signin.Login
 		for i := range 8 {
 			person := alice
@@ -596,6 +603,7 @@ func TestManySessions(t *testing.T) {
 
 func TestCommands(t *testing.T) {
 	onBoth(t, func(t *testing.T, w *world) {
+		t.Helper()
 		who, err := w.Accounts.Authenticate(t.Context(), w.mustLogin(t).Secret)
 		if err != nil {
 			t.Fatal(err)
