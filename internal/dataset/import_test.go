@@ -319,7 +319,7 @@ func TestSearchedColumns(t *testing.T) {
 		{"a,d\n1,2\n", dataset.Accepted, []string{"a", "b", "d"}},
 		{"a,c\n1,2\n", dataset.Accepted, []string{"a", "b", "c", "d"}},
 	} {
-		if v, err := imports(t, h, "d", step.body); err != nil || v.State != step.state {
+		if v, err := importsChanged(t, h, "d", step.body); err != nil || v.State != step.state {
 			t.Fatal(v.State, v.Reason, err)
 		}
 		d, err := h.Definitions.One(datasettest.Context(t), project, "d")
