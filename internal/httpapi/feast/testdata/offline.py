@@ -181,7 +181,7 @@ store.apply([unknown])
 raises("no such view", FeatureViewNotFoundException, ask(some, ["unknown:temp"]), "unknown")
 store.delete_feature_view("unknown")
 wrong = repository("wrong", remote, {"type": "remote", "path": os.environ["FALAJ_URL"]}, {"type": "kubernetes", "user_token": os.environ["FALAJ_VIEWER"]})
-raises("a viewer", Exception, lambda: wrong.get_historical_features(some, ["readings:temp"]).to_arrow(), "may not")
+raises("a viewer", Exception, lambda: wrong.get_historical_features(some, ["readings:temp"]).to_arrow(), "does not have the permission feature.history")
 
 print("\n".join(failed[:20]))
 sys.exit(1 if failed else 0)
