@@ -1,7 +1,6 @@
 package app
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -28,7 +27,7 @@ func (a *App) openSignIn() error {
 	var err error
 	if a.signIn, err = signin.New(signin.Config{
 		DB: a.db, Store: identitysql.Sessions{}, Accounts: a.accounts, Authorizer: a.authorizer, Sealer: a.keys, Journal: a.journal, Providers: providers,
-		URL: cmp.Or(a.cfg.Identity.Base(), a.url(a.http)), Log: a.log,
+		URL: a.cfg.Identity.Base(), Log: a.log,
 	}); err != nil {
 		return err
 	}
