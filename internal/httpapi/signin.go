@@ -118,8 +118,9 @@ func (s *Server) finishLogin(w http.ResponseWriter, r *http.Request) {
 // loginFailed brings the browser back to the login page, which reads why from a cookie.
 func (s *Server) loginFailed(w http.ResponseWriter, r *http.Request, err error) {
 	told, hint := fault.Brief(s.ended(r, err))
+	//nolint:gosec // the page reads it
 	c := s.cookie(problemCookie, url.PathEscape(strings.TrimSpace(told+". "+hint)), problemTime, http.SameSiteStrictMode)
-	c.HttpOnly = false //nolint:gosec // the page reads it
+	c.HttpOnly = false
 	http.SetCookie(w, c)
 	http.Redirect(w, r, "/console/", http.StatusSeeOther)
 }
