@@ -152,17 +152,7 @@ func (a *app) sessions() *cobra.Command {
 	list.Flags().BoolVar(&all, "all", false, "sessions of all accounts")
 	end := &cobra.Command{
 		Use: "end ID", Short: "End a session", Example: "  falaj session end tok_01J…", Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.connect()
-			if err != nil {
-				return err
-			}
-			if err := c.Do(cmd.Context(), http.MethodDelete, "/api/v1/tokens/"+url.PathEscape(args[0]), nil, nil); err != nil {
-				return err
-			}
-			a.say("session %s ended", args[0])
-			return nil
-		},
+		RunE: func(cmd *cobra.Command, args []string) error { return a.endToken(cmd, args[0], "session %s ended") },
 	}
 	cmd.AddCommand(list, end)
 	return cmd

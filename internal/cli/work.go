@@ -404,6 +404,19 @@ func (a *app) auditAccept() *cobra.Command {
 	return cmd
 }
 
+// endToken revokes a token, which may be that of a session.
+func (a *app) endToken(cmd *cobra.Command, id, said string) error {
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	if err := c.Do(cmd.Context(), http.MethodDelete, "/api/v1/tokens/"+url.PathEscape(id), nil, nil); err != nil {
+		return err
+	}
+	a.say(said, id)
+	return nil
+}
+
 func (a *app) tokens() *cobra.Command {
 	cmd := &cobra.Command{Use: "token", Aliases: []string{"tokens"}, Short: "Create, list and revoke access tokens"}
 	var name, user, expires string
@@ -461,17 +474,7 @@ func (a *app) tokens() *cobra.Command {
 	}
 	revoke := &cobra.Command{
 		Use: "revoke ID", Short: "Revoke a token", Example: "  falaj token revoke tok_01J…", Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.connect()
-			if err != nil {
-				return err
-			}
-			if err := c.Do(cmd.Context(), http.MethodDelete, "/api/v1/tokens/"+url.PathEscape(args[0]), nil, nil); err != nil {
-				return err
-			}
-			a.say("token %s revoked", args[0])
-			return nil
-		},
+		RunE: func(cmd *cobra.Command, args []string) error { return a.endToken(cmd, args[0], "token %s revoked") },
 	}
 	var ended, ownOnly bool
 	var of, service string

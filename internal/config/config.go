@@ -296,6 +296,13 @@ func Defaults() map[string]any {
 	}
 }
 
+// named are the settings that are entries by name.
+var named = []entries{
+	{"engines", "kind, url", engineKeys},
+	{"serving.remotes", "url, protocol, zone", keysOf[Remote]("A remote")},
+	{"identity.providers", "issuer, client_id", keysOf[Provider]("A provider")},
+}
+
 // Load reads the configuration. path may be empty; env is os.Environ();
 // flags holds what was set on the command line, by dotted name.
 func Load(path string, env []string, flags map[string]any) (Config, error) {
@@ -316,21 +323,17 @@ func Load(path string, env []string, flags map[string]any) (Config, error) {
 	}
 	_ = k.Load(confmap.Provider(fromEnv, "."), nil)
 	_ = k.Load(confmap.Provider(flags, "."), nil)
-	if err := checkEngineKeys(k.Cut("engines").Raw()); err != nil {
-		return Config{}, err
-	}
-	if err := checkRemoteKeys(k.Cut("serving.remotes").Raw()); err != nil {
-		return Config{}, err
-	}
-	if err := checkProviderKeys(k.Cut("identity.providers").Raw()); err != nil {
-		return Config{}, err
+	for _, e := range named {
+		if err := e.check(k.Cut(e.at).Raw()); err != nil {
+			return Config{}, err
+		}
 	}
 	if err := checkInProcessKeys(k.Get("serving.in_process")); err != nil {
 		return Config{}, err
 	}
 	for _, key := range k.Keys() {
-		if strings.HasPrefix(key, "engines.") || strings.HasPrefix(key, "serving.remotes.") || strings.HasPrefix(key, "identity.providers.") {
-			continue // looked at above
+		if slices.ContainsFunc(named, func(e entries) bool { return strings.HasPrefix(key, e.at+".") }) {
+			continue // checked above
 		}
 		if !slices.Contains(known, key) {
 			return Config{}, fault.New(fault.Invalid, "configuration key %q does not exist%s", key, nearest(key, known)).

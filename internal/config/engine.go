@@ -1,11 +1,9 @@
 package config
 
 import (
-	"fmt"
 	"maps"
 	"net/url"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -45,29 +43,14 @@ var engineKinds = map[string][]string{
 
 var everyEngine = []string{"kind", "url", "ca", "lease"}
 
-// checkEngineKeys refuses keys of engines that mean nothing, before they are
-// read: raw is what is below "engines".
-func checkEngineKeys(raw map[string]any) error {
-	for _, name := range slices.Sorted(maps.Keys(raw)) {
-		settings, ok := raw[name].(map[string]any)
-		if !ok {
-			return fault.New(fault.Invalid, "configuration key engines.%s must be a mapping", name).
-				WithHint("Write kind, url and so on below it.")
-		}
-		kind, _ := settings["kind"].(string)
-		if _, ok := engineKinds[kind]; !ok {
-			return fault.New(fault.Invalid, "engines.%s.kind: %.40q must be one of %s%s", name, kind,
-				strings.Join(slices.Sorted(maps.Keys(engineKinds)), ", "), nearest(kind, slices.Collect(maps.Keys(engineKinds))))
-		}
-		known := slices.Concat(everyEngine, engineKinds[kind])
-		for _, key := range slices.Sorted(maps.Keys(settings)) {
-			if !slices.Contains(known, key) {
-				return fault.New(fault.Invalid, "configuration key \"engines.%s.%s\" does not exist%s", name, key, nearest(key, known)).
-					WithHint("An engine of kind %s has %s.", kind, strings.Join(known, ", "))
-			}
-		}
+// engineKeys are the settings of an engine, by its kind.
+func engineKeys(at string, settings map[string]any) (known []string, called string, err error) {
+	kind, _ := settings["kind"].(string)
+	if _, ok := engineKinds[kind]; !ok {
+		return nil, "", fault.New(fault.Invalid, "%s.kind: %.40q must be one of %s%s", at, kind,
+			strings.Join(slices.Sorted(maps.Keys(engineKinds)), ", "), nearest(kind, slices.Collect(maps.Keys(engineKinds))))
 	}
-	return nil
+	return slices.Concat(everyEngine, engineKinds[kind]), "An engine of kind " + kind, nil
 }
 
 // validateEngines says what is wrong with the values.
@@ -118,20 +101,4 @@ func (c Config) EngineHosts() []string {
 	}
 	slices.Sort(hosts)
 	return hosts
-}
-
-// enginesText is the engines as they are shown: "hpc (slurm: users={…})".
-func enginesText(engines map[string]Engine) string {
-	var out []string
-	for _, name := range slices.Sorted(maps.Keys(engines)) {
-		v := reflect.ValueOf(engines[name])
-		var set []string
-		for i := range v.NumField() {
-			if key := v.Type().Field(i).Tag.Get("koanf"); key != "kind" && !v.Field(i).IsZero() {
-				set = append(set, fmt.Sprintf("%s=%s", key, withoutPassword(fmt.Sprint(v.Field(i).Interface()))))
-			}
-		}
-		out = append(out, fmt.Sprintf("%s (%s)", name, strings.Join(append([]string{engines[name].Kind}, set...), " ")))
-	}
-	return strings.Join(out, ", ")
 }

@@ -43,16 +43,16 @@ func (f field) text() string {
 		return strings.Join(list, ",")
 	}
 	if engines, ok := f.value.(map[string]Engine); ok {
-		return enginesText(engines)
+		return entriesText(engines, func(e Engine) (text, key string) { return e.Kind, "kind" })
 	}
 	if entries, ok := f.value.([]InProcess); ok {
 		return inProcessText(entries)
 	}
 	if remotes, ok := f.value.(map[string]Remote); ok {
-		return remotesText(remotes)
+		return entriesText(remotes, nil)
 	}
 	if providers, ok := f.value.(map[string]Provider); ok {
-		return providersText(providers)
+		return entriesText(providers, nil)
 	}
 	return withoutPassword(fmt.Sprint(f.value))
 }

@@ -3,12 +3,10 @@ package config
 import (
 	"cmp"
 	"crypto/x509"
-	"fmt"
 	"log/slog"
 	"maps"
 	"net/url"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -44,34 +42,6 @@ type Provider struct {
 	Unproved      duration          `koanf:"unproved"`           // how long tokens work while the provider does not confirm their person; empty is 24h
 	Graph         string            `koanf:"graph"`              // Microsoft Graph, for people in too many groups for a token; empty refuses these
 	CA            string            `koanf:"ca"`                 // PEM bundle that is trusted for it; empty is the system's
-}
-
-// providerKeys are the settings of a provider.
-func providerKeys() (known []string) {
-	for f := range reflect.TypeFor[Provider]().Fields() {
-		known = append(known, f.Tag.Get("koanf"))
-	}
-	return known
-}
-
-// checkProviderKeys refuses keys of providers that mean nothing, before they are read: raw is
-// what is below "identity.providers".
-func checkProviderKeys(raw map[string]any) error {
-	known := providerKeys()
-	for _, name := range slices.Sorted(maps.Keys(raw)) {
-		settings, ok := raw[name].(map[string]any)
-		if !ok {
-			return fault.New(fault.Invalid, "configuration key identity.providers.%s must be a mapping", name).
-				WithHint("Write issuer, client_id and so on below it.")
-		}
-		for _, key := range slices.Sorted(maps.Keys(settings)) {
-			if !slices.Contains(known, key) {
-				return fault.New(fault.Invalid, "configuration key \"identity.providers.%s.%s\" does not exist%s", name, key, nearest(key, known)).
-					WithHint("A provider has %s.", strings.Join(known, ", "))
-			}
-		}
-	}
-	return nil
 }
 
 // Login is an identity provider as people log in at it. secret and roots are nil where
@@ -177,20 +147,4 @@ func (p Provider) validateTimes(at string) error {
 			WithHint("One answer of the provider that comes late would end all sessions.")
 	}
 	return nil
-}
-
-// providersText is the providers as they are shown: "keycloak (issuer=… client_id=…)".
-func providersText(providers map[string]Provider) string {
-	var out []string
-	for _, name := range slices.Sorted(maps.Keys(providers)) {
-		v := reflect.ValueOf(providers[name])
-		var set []string
-		for i := range v.NumField() {
-			if !v.Field(i).IsZero() {
-				set = append(set, fmt.Sprintf("%s=%v", v.Type().Field(i).Tag.Get("koanf"), v.Field(i).Interface()))
-			}
-		}
-		out = append(out, fmt.Sprintf("%s (%s)", name, strings.Join(set, " ")))
-	}
-	return strings.Join(out, ", ")
 }

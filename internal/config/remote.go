@@ -3,13 +3,10 @@ package config
 import (
 	"crypto/tls"
 	"crypto/x509"
-	"fmt"
-	"maps"
 	"net"
 	"net/url"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -33,29 +30,6 @@ type Remote struct {
 	Connections int      `koanf:"connections"` // over which requests are spread; 0 is 2 for oip-grpc and 64, the most, for oip-http
 	Runs        int      `koanf:"runs"`        // requests, or batches of some, at a time, of all its models; 0 is 64
 	Projects    []string `koanf:"projects"`    // that may use it; none means all
-}
-
-// checkRemoteKeys refuses keys of remotes that mean nothing, before they are read: raw
-// is what is below "serving.remotes".
-func checkRemoteKeys(raw map[string]any) error {
-	var known []string
-	for f := range reflect.TypeFor[Remote]().Fields() {
-		known = append(known, f.Tag.Get("koanf"))
-	}
-	for _, name := range slices.Sorted(maps.Keys(raw)) {
-		settings, ok := raw[name].(map[string]any)
-		if !ok {
-			return fault.New(fault.Invalid, "configuration key serving.remotes.%s must be a mapping", name).
-				WithHint("Write url, protocol, zone and so on below it.")
-		}
-		for _, key := range slices.Sorted(maps.Keys(settings)) {
-			if !slices.Contains(known, key) {
-				return fault.New(fault.Invalid, "configuration key \"serving.remotes.%s.%s\" does not exist%s", name, key, nearest(key, known)).
-					WithHint("A remote has %s.", strings.Join(known, ", "))
-			}
-		}
-	}
-	return nil
 }
 
 // validateRemotes says what is wrong with the values.
@@ -93,22 +67,6 @@ func (c Config) validateRemotes() error {
 		}
 	}
 	return nil
-}
-
-// remotesText is the remotes as they are shown: "triton (url=… zone=DE)".
-func remotesText(remotes map[string]Remote) string {
-	var out []string
-	for _, name := range slices.Sorted(maps.Keys(remotes)) {
-		v := reflect.ValueOf(remotes[name])
-		var set []string
-		for i := range v.NumField() {
-			if !v.Field(i).IsZero() {
-				set = append(set, fmt.Sprintf("%s=%s", v.Type().Field(i).Tag.Get("koanf"), withoutPassword(fmt.Sprint(v.Field(i).Interface()))))
-			}
-		}
-		out = append(out, fmt.Sprintf("%s (%s)", name, strings.Join(set, " ")))
-	}
-	return strings.Join(out, ", ")
 }
 
 // Servers are the remotes as they are asked.

@@ -44,7 +44,7 @@ export function CommandPage() {
             <p>
               <code>falaj login</code> on <b>{label || 'an unnamed machine'}</b> asks to act as <b>{self.data?.name ?? self.data?.id ?? 'you'}</b>, with all your roles.
             </p>
-            <Alert color="yellow" variant="light">Allow this only if you started the command yourself, just now. Give the code to nobody.</Alert>
+            <Alert color="yellow" variant="light">Allow this only if you started the command yourself, just now. Do not share the code.</Alert>
             {problem && <Alert color="red" variant="light">{problem}</Alert>}
             <Button onClick={() => void allow()} loading={busy} disabled={!challenge} fullWidth>Allow</Button>
             <Button variant="default" onClick={() => (local ? back({}) : window.location.assign('/console/'))} fullWidth>Cancel</Button>
