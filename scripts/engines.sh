@@ -69,4 +69,5 @@ scripts/demo-data.sh
 if [ "${1:-}" = all ]; then
 	scripts/engines/spark.sh
 	scripts/engines/kube.sh
+	scripts/engines/keycloak.sh
 fi
