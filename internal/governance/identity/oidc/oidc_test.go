@@ -14,7 +14,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -28,38 +27,20 @@ import (
 
 const redirect = "http://127.0.0.1:1/auth/oidc/op/callback"
 
-// clock is a time that a test moves.
-type clock struct {
-	mu  sync.Mutex
-	off time.Duration
-}
-
-func (c *clock) now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return time.Now().Add(c.off)
-}
-
-func (c *clock) move(by time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.off += by
-}
-
 var alice = identitytest.Person{Subject: "s-1", Username: "Alice.Smith@bank.example", Name: "Alice Smith", Mail: "alice@bank.example", Groups: []string{"/ml/engineers", "/staff"}}
 
-func start(tb testing.TB) (*identitytest.Provider, *oidc.Provider, *clock) {
+func start(tb testing.TB) (*identitytest.Provider, *oidc.Provider, *identitytest.Clock) {
 	tb.Helper()
-	c := new(clock)
+	c := new(identitytest.Clock)
 	op := identitytest.NewProvider(tb, nil)
 	op.Be(alice)
 	return op, oidc.New(config(op, c)), c
 }
 
-func config(op *identitytest.Provider, c *clock) oidc.Config {
+func config(op *identitytest.Provider, c *identitytest.Clock) oidc.Config {
 	return oidc.Config{
 		Name: "op", Issuer: op.URL, ClientID: op.ClientID, Secret: func() string { return op.Secret }, Scopes: []string{"profile", "email"},
-		GroupsClaim: "groups", UsernameClaim: "preferred_username", Client: oidc.NewClient(nil, nil), Now: c.now,
+		GroupsClaim: "groups", UsernameClaim: "preferred_username", Client: oidc.NewClient(nil, nil), Now: c.Now,
 	}
 }
 
@@ -347,7 +328,7 @@ func TestKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	op.Rotate(t, true)
-	c.move(11 * time.Second)
+	c.Move(11 * time.Second)
 	if _, err := login(t, op, p, attempt()); err != nil {
 		t.Errorf("after a rotation: %v", err)
 	}
@@ -374,14 +355,14 @@ func TestKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	op.Turn(identitytest.Knobs{Keys: func(set *jose.JSONWebKeySet) { set.Keys = set.Keys[:0] }})
-	c.move(4 * time.Minute)
+	c.Move(4 * time.Minute)
 	if _, err := login(t, op, p, attempt()); err != nil {
 		t.Errorf("a known key does not work for ten minutes: %v", err)
 	}
 	// The provider's clock stands 4 min behind ours now; its tokens are 15 min old at the
 	// next move, so that signatures are looked at without them.
-	logout := op.LogoutToken(map[string]any{"sub": "s-1", "iat": c.now().Add(11 * time.Minute).Unix(), "exp": c.now().Add(20 * time.Minute).Unix()})
-	c.move(11 * time.Minute)
+	logout := op.LogoutToken(map[string]any{"sub": "s-1", "iat": c.Now().Add(11 * time.Minute).Unix(), "exp": c.Now().Add(20 * time.Minute).Unix()})
+	c.Move(11 * time.Minute)
 	if _, err := p.Logout(t.Context(), logout); !fault.Is(err, fault.Invalid) {
 		t.Errorf("a revoked key works after ten minutes: %v", err)
 	}
@@ -404,7 +385,7 @@ func TestAway(t *testing.T) {
 	if asked := op.Asked("/.well-known/openid-configuration"); asked != before {
 		t.Errorf("10 logins ask a provider that was down %d times", asked-before)
 	}
-	c.move(11 * time.Second)
+	c.Move(11 * time.Second)
 	proof, err := login(t, op, p, attempt())
 	if err != nil {
 		t.Fatal(err)
@@ -413,7 +394,7 @@ func TestAway(t *testing.T) {
 	if _, err := p.Refresh(t.Context(), proof.Refresh, proof.Subject); !fault.Is(err, fault.Unavailable) {
 		t.Errorf("a refresh while it is down: %v", err)
 	}
-	c.move(2 * time.Hour)
+	c.Move(2 * time.Hour)
 	if _, err := p.AuthorizationURL(t.Context(), attempt()); err != nil {
 		t.Errorf("metadata are forgotten while it is down: %v", err)
 	}

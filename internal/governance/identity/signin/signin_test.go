@@ -34,31 +34,13 @@ type sealer struct{ key tink.AEAD }
 
 func (s sealer) AEAD(context.Context, string, string) (tink.AEAD, error) { return s.key, nil }
 
-// clock is a time that a test moves.
-type clock struct {
-	mu  sync.Mutex
-	off time.Duration
-}
-
-func (c *clock) now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return time.Now().Add(c.off)
-}
-
-func (c *clock) move(by time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.off += by
-}
-
 // world is a server with a provider.
 type world struct {
 	*policytest.World
 	*signin.Service
 
 	op    *identitytest.Provider
-	clock *clock
+	clock *identitytest.Clock
 	cfg   signin.Config
 }
 
@@ -75,9 +57,9 @@ func onBoth(t *testing.T, test func(t *testing.T, w *world)) {
 
 func newWorld(tb testing.TB, db *store.DB) *world {
 	tb.Helper()
-	c := new(clock)
-	w := &world{clock: c, World: policytest.OpenOn(tb, db, func(cfg *account.Config) { cfg.Now = c.now; cfg.CacheTTL = time.Nanosecond })}
-	w.op = identitytest.NewProvider(tb, c.now)
+	c := new(identitytest.Clock)
+	w := &world{clock: c, World: policytest.OpenOn(tb, db, func(cfg *account.Config) { cfg.Now = c.Now; cfg.CacheTTL = time.Nanosecond })}
+	w.op = identitytest.NewProvider(tb, c.Now)
 	w.op.Be(alice)
 	a, err := subtle.NewAESGCM([]byte(strings.Repeat("k", 32)))
 	if err != nil {
@@ -85,10 +67,10 @@ func newWorld(tb testing.TB, db *store.DB) *world {
 	}
 	provider := oidc.New(oidc.Config{
 		Name: policytest.Provider, Issuer: w.op.URL, ClientID: w.op.ClientID, Secret: func() string { return w.op.Secret },
-		GroupsClaim: "groups", UsernameClaim: "preferred_username", Client: oidc.NewClient(nil, nil), Now: c.now,
+		GroupsClaim: "groups", UsernameClaim: "preferred_username", Client: oidc.NewClient(nil, nil), Now: c.Now,
 	})
 	w.cfg = signin.Config{
-		DB: db, Store: identitysql.Sessions{}, Accounts: w.Accounts, Authorizer: w.Authority, Sealer: sealer{a}, Journal: w.Journal, URL: "http://127.0.0.1:1", Now: c.now,
+		DB: db, Store: identitysql.Sessions{}, Accounts: w.Accounts, Authorizer: w.Authority, Sealer: sealer{a}, Journal: w.Journal, URL: "http://127.0.0.1:1", Now: c.Now,
 		Providers: []signin.Provider{{Provider: provider, Title: "Bank", Session: 12 * time.Hour, Recheck: 5 * time.Minute, Unproved: 24 * time.Hour}},
 	}
 	w.restart(tb)
@@ -186,7 +168,7 @@ func TestRolesFollowGroups(t *testing.T) {
 		moved := alice
 		moved.Groups = []string{"/ml/leads", "/ML/engineers"}
 		w.op.Be(moved)
-		w.clock.move(5*time.Minute + time.Second)
+		w.clock.Move(5*time.Minute + time.Second)
 		if err := w.Refresh(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -267,11 +249,11 @@ func TestAttemptsBelongToABrowser(t *testing.T) {
 	if _, err := w.Finish(t.Context(), "another", q, cookies(cookie), client); !fault.Is(err, fault.NotFound) {
 		t.Errorf("another provider: %v", err)
 	}
-	w.clock.move(11 * time.Minute)
+	w.clock.Move(11 * time.Minute)
 	if _, err := w.Finish(t.Context(), policytest.Provider, q, cookies(cookie), client); !fault.Is(err, fault.Invalid) {
 		t.Errorf("eleven minutes later: %v", err)
 	}
-	w.clock.move(-11 * time.Minute)
+	w.clock.Move(-11 * time.Minute)
 	w.restart(t) // another server finishes it
 	if _, err := w.Finish(t.Context(), policytest.Provider, q, cookies(cookie), client); err != nil {
 		t.Error(err)
@@ -310,7 +292,7 @@ func TestRequiredGroups(t *testing.T) {
 	w.op.Be(member)
 	login := w.mustLogin(t)
 	w.op.Be(alice)
-	w.clock.move(6 * time.Minute)
+	w.clock.Move(6 * time.Minute)
 	if err := w.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -342,7 +324,7 @@ func TestLeavingTheRequiredGroup(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.op.Be(alice)
-		w.clock.move(6 * time.Minute)
+		w.clock.Move(6 * time.Minute)
 		if err := w.Refresh(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -374,7 +356,7 @@ func TestDeletedAccountsStayDeleted(t *testing.T) {
 		}
 		before := w.op.Asked("/token")
 		for range 3 {
-			w.clock.move(6 * time.Minute)
+			w.clock.Move(6 * time.Minute)
 			if err := errors.Join(w.Refresh(t.Context()), w.Tidy(t.Context())); err != nil {
 				t.Fatal(err)
 			}
@@ -396,12 +378,12 @@ func TestRotatedTokensAreKept(t *testing.T) {
 	w := newWorld(t, storetest.SQLite(t, policytest.Migrations()...))
 	login := w.mustLogin(t)
 	w.op.Turn(identitytest.Knobs{NoIDRefresh: true, UserInfoDown: true})
-	w.clock.move(6 * time.Minute)
+	w.clock.Move(6 * time.Minute)
 	if err := w.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	w.op.Turn(identitytest.Knobs{})
-	w.clock.move(time.Minute)
+	w.clock.Move(time.Minute)
 	if err := w.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -424,7 +406,7 @@ func TestEnds(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if made.ExpiresAt.Before(w.clock.now().Add(80 * 24 * time.Hour)) {
+			if made.ExpiresAt.Before(w.clock.Now().Add(80 * 24 * time.Hour)) {
 				t.Errorf("the token of a session ends with it: %s", made.ExpiresAt)
 			}
 			return secret
@@ -442,13 +424,13 @@ func TestEnds(t *testing.T) {
 		gone := alice
 		gone.Disabled = true
 		w.op.Be(gone)
-		w.clock.move(6 * time.Minute)
+		w.clock.Move(6 * time.Minute)
 		if err := w.Refresh(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		check("session of a disabled person", login.Secret, false)
 		check("token, at first", own, true)
-		w.clock.move(24 * time.Hour)
+		w.clock.Move(24 * time.Hour)
 		check("token, a day later", own, false)
 
 		// Back, the token works again.
@@ -459,25 +441,25 @@ func TestEnds(t *testing.T) {
 		// A provider that is down ends nothing for a day.
 		w.op.Turn(identitytest.Knobs{Down: true})
 		for range 3 {
-			w.clock.move(6 * time.Minute)
+			w.clock.Move(6 * time.Minute)
 			if err := w.Refresh(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
 		check("session while the provider is down", login.Secret, true)
 		w.op.Turn(identitytest.Knobs{})
-		w.clock.move(time.Minute)
+		w.clock.Move(time.Minute)
 		if err := w.Refresh(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		w.clock.move(11 * time.Hour)
+		w.clock.Move(11 * time.Hour)
 		check("session within its time", login.Secret, true)
-		w.clock.move(time.Hour)
+		w.clock.Move(time.Hour)
 		check("session beyond its time", login.Secret, false)
 
 		// Its refresh token goes on to prove the person for tokens.
 		for range 60 {
-			w.clock.move(time.Hour)
+			w.clock.Move(time.Hour)
 			if err := w.Tidy(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -547,7 +529,7 @@ func TestOneServerRefreshes(t *testing.T) {
 			logins = append(logins, w.mustLogin(t))
 		}
 		before := w.op.Asked("/token")
-		w.clock.move(6 * time.Minute)
+		w.clock.Move(6 * time.Minute)
 		other, err := signin.New(w.cfg)
 		if err != nil {
 			t.Fatal(err)
@@ -576,7 +558,7 @@ func TestManySessions(t *testing.T) {
 	w := newWorld(t, storetest.SQLite(t, policytest.Migrations()...))
 	first := w.mustLogin(t)
 	for range 20 {
-		w.clock.move(time.Second)
+		w.clock.Move(time.Second)
 		w.mustLogin(t)
 	}
 	if w.works(t, first.Secret) {
@@ -636,7 +618,7 @@ func TestCommands(t *testing.T) {
 			t.Errorf("after a wrong verifier: %v", err)
 		}
 		code = allow()
-		w.clock.move(time.Minute)
+		w.clock.Move(time.Minute)
 		if _, _, err := w.Redeem(t.Context(), code, verifier); !fault.Is(err, fault.Unauthenticated) {
 			t.Errorf("a minute later: %v", err)
 		}
