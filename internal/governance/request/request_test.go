@@ -33,6 +33,7 @@ type people struct {
 	grants  []project.Grant
 	account account.Account
 	token   account.Token
+	others  map[string]account.Token // by id; the rest are token
 }
 
 func (p people) GrantsOf(context.Context, *store.Tx, string) ([]project.Grant, error) {
@@ -51,7 +52,12 @@ func (p people) Account(context.Context, *store.Tx, string) (account.Account, er
 	return p.account, nil
 }
 
-func (p people) Token(context.Context, *store.Tx, string) (account.Token, error) { return p.token, nil }
+func (p people) Token(_ context.Context, _ *store.Tx, id string) (account.Token, error) {
+	if t, ok := p.others[id]; ok {
+		return t, nil
+	}
+	return p.token, nil
+}
 
 func (people) FirstAccount(context.Context, *store.Tx) (time.Time, error) { return began, nil }
 
@@ -93,6 +99,9 @@ func TestSecond(t *testing.T) {
 		{"a role of the first day, after the request", func(p *people, _ *identity.Principal, r *policy.Requested) {
 			p.grants[0].CreatedAt, r.At = began.Add(2*time.Minute), began.Add(time.Minute)
 		}, "before the request"},
+		{"a token that a token of the requester's made", func(p *people, _ *identity.Principal, _ *policy.Requested) {
+			p.token.Parent, p.others = "tok_0", map[string]account.Token{"tok_0": {CreatedBy: asker}}
+		}, "your token was created by the requester"},
 		{"a role without the right", func(p *people, _ *identity.Principal, _ *policy.Requested) { p.grants[0].Role = project.Viewer }, "none of your roles"},
 		{"a role elsewhere", func(p *people, _ *identity.Principal, _ *policy.Requested) { p.grants[0].Project = "south" }, "none of your roles"},
 		{"a role in the installation", func(p *people, _ *identity.Principal, _ *policy.Requested) { p.grants[0].Project = "" }, ""},
